@@ -36,6 +36,7 @@ INSIDE: dict[str, str] = {
     "SLURMWRAP_REAL_JOB": "the job that waits for this pre-run",
     "SLURMWRAP_RELEASE_AT": "when that job starts whatever happens to the pre-run",
     "SLURMWRAP_STEP_DIR": "where the step counter writes",
+    "SLURMWRAP_ARRAY_PART": "of an array that gsub has split: the part's number and the job id of the first part",
     "SLURMWRAP_STEP_NAMED": "`1` where steps are counted in a job of its own name, not in a pre-run",
     "SLURMWRAP_COUNT_JAX": "`1`: steps of JAX are counted, too",
     "SLURMWRAP_PARK_AFTER": "steps after which a pre-run is parked and ended; 0: never",

@@ -190,9 +190,14 @@ _START = describe_object(
 )
 _SUBMISSION = {
     "job_id": maybe(WHOLE) | {"description": "null where Slurm refused the job, or its answer was lost: see `error`"},
+    "jobs": {
+        "type": "array",
+        "items": WHOLE,
+        "description": "the ids of all parts of an array that is split (docs/packing.md), else `job_id` alone",
+    },
     "cluster": TEXT,
     "exit_code": {**WHOLE, "description": "sbatch's, and gsub's own"},
-    "error": {**TEXT, "description": "sbatch's last word where there is no job"},
+    "error": {**TEXT, "description": "sbatch's last word where there is no job, or a part of the array is missing"},
     "prerun": describe_object(
         {
             "mode": {"enum": ["auto", "gate", "off", "profile"]},

@@ -14,7 +14,7 @@ from slurmwrap.cli.slurm_lookup import find_records_of_cluster
 from slurmwrap.cli.why import check_job_id
 from slurmwrap.config.load_config import load
 from slurmwrap.errors import SlurmwrapError, UsageError
-from slurmwrap.store.pack_results import find_task_index, read_members, request_cancel
+from slurmwrap.store.pack_results import find_member_task, read_members, request_cancel
 
 
 def cancel(
@@ -33,7 +33,7 @@ def cancel(
     head, _, index = check_job_id(member).partition("_")
     source = find_record_source(load(os.environ), os.environ, os.geteuid())
     pack = find_packed_array(find_records_of_cluster(source, head, load(os.environ)), int(head), source.uid)
-    task = None if pack is None or not index else find_task_index(pack, int(index))
+    task = None if pack is None or not index else find_member_task(pack, int(head), int(index))
     if pack is None or task is None:
         raise UsageError(f"{member} is no member of a packed array of yours", hint=f"Any other job: scancel {member}")
     known = {one.index: one.state for one in read_members(pack)}.get(int(index), "")
@@ -43,4 +43,4 @@ def cancel(
         request_cancel(Path(pack.directory), int(index))
     except OSError as error:
         raise SlurmwrapError(f"{pack.directory}: {error.strerror}") from error
-    typer.echo(f"member {member} is cancelled; the others of task {head}_{task} go on")
+    typer.echo(f"member {member} is cancelled; the others of task {task} go on")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import tzinfo
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from slurmwrap.cli.run_selection import FoundRuns, drop_runs, open_run_selection
 from slurmwrap.cli.why import print_notes
 from slurmwrap.config.load_config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, get_title
-from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.running_job import LossCurve
@@ -26,6 +26,7 @@ from slurmwrap.report.convergence_text import draw_loss
 from slurmwrap.report.fold_rows import group_alike, label
 from slurmwrap.report.job_report.timeline import failed
 from slurmwrap.store.database import Database
+from slurmwrap.store.pack_results import find_array_address, read_split_arrays
 from slurmwrap.store.serialize import to_json_dict
 
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "loss", "~result")
@@ -86,6 +87,7 @@ def history(
         if as_json:
             _print_json(found, read)
             return
+        found = replace(found, runs=_name_as_submitted(found.runs, source))
         shown = None if everything else limit
         text = format_history(
             found,
@@ -96,6 +98,26 @@ def history(
             read_curve=_open_curves(source),
         )
         typer.echo(_NO_STORED_RUN if text == _NO_RUN and unseen else text)
+
+
+def _name_as_submitted(runs: Iterable[JobRun], source: RecordSource) -> Iterable[JobRun]:
+    """Return the runs with the tasks of the user's own split arrays as they count them: "77_1500" for "78_499"."""
+    if source.spool is None:
+        return runs
+    own = list(runs)
+    clusters = {run.attempt.cluster for run in own}
+    arrays = {cluster: read_split_arrays(source.spool.parent, cluster) for cluster in clusters}
+    return [
+        replace(run, address=find_array_address(pack, run.address))
+        if (pack := arrays[run.attempt.cluster].get(_find_array_id(run))) and run.uid == source.uid
+        else run
+        for run in own
+    ]
+
+
+def _find_array_id(run: JobRun) -> int:
+    head = run.address.partition("_")[0]
+    return int(head) if head.isdecimal() else run.attempt.job_id
 
 
 def _print_json(found: FoundRuns, limit: int | None) -> None:

@@ -19,7 +19,14 @@ from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.policy.run_filter import state_of
 from slurmwrap.policy.run_from_slurm import is_submission_of_run
 from slurmwrap.report.job_report.timeline import JobTimeline
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
+from slurmwrap.sbatch.array_indices import expand_indices
+from slurmwrap.store.pack_results import (
+    find_array_address,
+    find_member_task,
+    find_slurm_state,
+    read_folded_array,
+    read_members,
+)
 
 # Failed members whose output is read for a list; those after them are diagnosed by how they ended alone.
 _MOST_LOGS = 100
@@ -39,14 +46,44 @@ def find_task_address(address: str, records: JobRecords, source: RecordSource) -
     """Return the array task that runs a member: "77_4" for "77_5"; else `address` itself."""
     head, _, index = address.partition("_")
     pack = find_packed_array(records, int(head), source.uid) if index else None
-    task = None if pack is None else find_task_index(pack, int(index))
-    return address if task is None else f"{head}_{task}"
+    task = None if pack is None else find_member_task(pack, int(head), int(index))
+    return address if task is None else task
+
+
+def find_address_in_array(address: str, records: JobRecords, source: RecordSource) -> str:
+    """Return "77_1500" for task "78_499" of a split array whose first part is job 77; else `address` itself."""
+    head, _, index = address.partition("_")
+    pack = find_packed_array(records, int(head), source.uid)
+    is_own = pack is None or (index and find_member_task(pack, int(head), int(index)) == f"{head}_{index}")
+    if pack is None or is_own or not pack.parts:
+        return address
+    # A number after the first part's id is the user's index.
+    if index and head == str(pack.parts[0].job_id) and int(index) in expand_indices(pack.array):
+        return address
+    return find_array_address(pack, address)
 
 
 def read_task_records(address: str, records: JobRecords, source: RecordSource, cluster: str) -> JobRecords:
-    """Return `records`, or those of the array task that runs the member `address`."""
-    task = find_task_address(address, records, source)
-    return records if task == address else read_job_records(source, task, cluster)
+    """Return `records`, or those of the array task that runs the member `address`.
+
+    For a split array they include those of all its parts, with the addresses as its user counts.
+    """
+    head, _, index = address.partition("_")
+    pack = find_packed_array(records, int(head), source.uid)
+    if pack is None or index or not pack.parts:
+        task = find_task_address(address, records, source)
+        if task == address:
+            return records
+        found = read_job_records(source, task, cluster)
+        return replace(found, submissions=(*found.submissions, *records.submissions))
+    others = [read_job_records(source, str(part.job_id), cluster) for part in pack.parts[1:]]
+    attempts = (run for known in (records, *others) for run in known.attempts)
+    return replace(
+        records,
+        attempts=tuple(replace(run, address=find_array_address(pack, run.address)) for run in attempts),
+        actions=tuple(action for known in (records, *others) for action in known.actions),
+        curves=tuple(curve for known in (records, *others) for curve in known.curves),
+    )
 
 
 def add_members(timeline: JobTimeline, address: str, source: RecordSource, config: Config) -> JobTimeline:
@@ -58,10 +95,14 @@ def add_members(timeline: JobTimeline, address: str, source: RecordSource, confi
     asked = timeline.submission
     if asked is None or asked.pack is None or asked.uid != source.uid:
         return timeline
+    pack = read_folded_array(asked.pack)
     members = read_members(asked.pack)
-    known = {run.address for run in timeline.attempts}
+    if pack.parts:
+        timeline = replace(timeline, submission=replace(asked, job_id=pack.parts[0].job_id))
+    members, attempts = _count_as_user(pack, members, timeline.attempts)
+    known = {run.address for run in attempts}
     lost = {one.task: _make_task_run(one, asked) for one in members if one.task not in known}
-    runs = split_tasks((*timeline.attempts, *lost.values()), members, _MemberDiagnosis(config))
+    runs = split_tasks((*attempts, *lost.values()), members, _MemberDiagnosis(config))
     if address.partition("_")[2]:
         runs = tuple(run for run in runs if run.address == address)
     return replace(timeline, address=address, attempts=runs) if members and runs else timeline
@@ -86,8 +127,24 @@ def split_packed_runs(records: JobRecords, source: RecordSource, config: Config)
         mine.append(run)
     for key, of_array in tasks.items():
         pack = packed[key].pack
-        runs += split_tasks(of_array, read_members(pack) if of_array and pack is not None else (), diagnose)
+        if pack is None or not of_array:
+            continue
+        pack = read_folded_array(pack)
+        members, attempts = _count_as_user(pack, read_members(pack), of_array)
+        runs += split_tasks(attempts, members, diagnose)
     return replace(records, attempts=tuple(runs))
+
+
+def _count_as_user(
+    pack: PackedArray, members: Sequence[PackMember], runs: Sequence[JobRun]
+) -> tuple[tuple[PackMember, ...], tuple[JobRun, ...]]:
+    """Return members and runs with the addresses of the array as its user wrote it, if gsub has split it."""
+    if not pack.parts:
+        return tuple(members), tuple(runs)
+    return (
+        tuple(replace(one, task=find_array_address(pack, one.task)) for one in members),
+        tuple(replace(run, address=find_array_address(pack, run.address)) for run in runs),
+    )
 
 
 def describe_members(records: JobRecords, since: float, until: float) -> tuple[str, ...]:

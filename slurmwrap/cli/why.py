@@ -14,7 +14,7 @@ import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.loss_curve_lookup import find_loss_curves
-from slurmwrap.cli.member_runs import add_members, find_task_address, read_task_records
+from slurmwrap.cli.member_runs import add_members, find_address_in_array, find_task_address, read_task_records
 from slurmwrap.cli.queue_class import describe_queue_class
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_job_records
@@ -88,6 +88,9 @@ def why(
         return
     known = read_job_records(source, address, cluster) if cluster else find_records_of_cluster(source, address, config)
     print_record_notes(known)
+    asked, address = address, find_address_in_array(address, known, source)
+    if address != asked:
+        known = read_job_records(source, address, cluster)
     known = read_task_records(address, known, source, cluster)
     timeline = _add_slurm_state(build_job_timeline(address, known, config, source), source, config)
     if as_json:

@@ -37,6 +37,7 @@ from slurmwrap.sbatch.passthrough import (
     find_site_reason,
     find_switch_off_reason,
     is_switched_on,
+    may_need_splitting,
     open_file,
     remove_outer_job,
 )
@@ -44,6 +45,7 @@ from slurmwrap.store.site_switch import read_site_switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slurmwrap.gsub.submit_context import PreparedJob
     from slurmwrap.model.verdict import Verdict
     from slurmwrap.sbatch.option_table import SbatchOption
 
@@ -102,6 +104,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
   --values-file FILE       the same for each line of FILE; {1}, {2} stand for its words, {@} for all of them
+
+An array with indices beyond Slurm's MaxArraySize is submitted as several arrays, which slurmwrap shows as one.
 
 Afterwards: slurmwrap why JOBID shows what was changed, what happened and what to do; slurmwrap prerun list shows the
 pre-runs. sbatch's own options stand above.
@@ -202,8 +206,8 @@ def _run_gsub(words: list[str], console: Console) -> int:
         off or find_prerun_reason(environ) or find_passthrough_reason(request, at_terminal=process_env.is_at_terminal())
     )
     timing.reached("parse")
-    if reason is None:
-        return _submit(words, request, remove_outer_job(environ), console, stdin)
+    if reason is None or may_need_splitting(request, reason):
+        return _submit(words, request, remove_outer_job(environ), console, stdin, reason)
     return _pass_with_reason(reason, words, request, console, stdin)
 
 
@@ -268,8 +272,18 @@ def _pass_with_reason(reason: str, words: list[str], request: JobRequest, consol
     return _pass_unchanged(words, stdin, add_plugin_names(request.plugin_options))
 
 
-def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], console: Console, stdin: _Stdin) -> int:
-    """Prepare and submit the job. If slurmwrap fails before sbatch was called, submit the job unchanged."""
+def _submit(
+    words: list[str],
+    request: JobRequest,
+    environ: Mapping[str, str],
+    console: Console,
+    stdin: _Stdin,
+    unchanged: str | None = None,
+) -> int:
+    """Prepare and submit the job. If slurmwrap fails before sbatch was called, submit the job unchanged.
+
+    `unchanged`: why it goes to sbatch unchanged unless it is an array that must be split; None: it does not.
+    """
     submit_nothing = request.own.dry_run or request.own.prerun == "only"
     _reject_json_of_dry_run(request)
     try:
@@ -279,8 +293,9 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], c
         )
     except Exception as error:
         return _fall_back_after_fault(error, submit_nothing, words, console, stdin)
-    if reason is not None:
+    if reason is not None and not may_need_splitting(request, reason):
         return _pass_with_reason(reason, words, request, console, stdin)
+    unchanged = unchanged or reason
     try:
         from slurmwrap.gsub.prefetch import ask
 
@@ -292,7 +307,13 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], c
 
         timing.reached("load what plans")
         context = submit.open_submit_context(config, environ, console, slurm)
-        prepared = submit.prepare_and_warn(request, context, console)
+        prepared: PreparedJob | None
+        if unchanged is None:
+            prepared = submit.prepare_and_warn(request, context, console)
+        else:
+            from slurmwrap.gsub.pack_submission import prepare_split_array
+
+            prepared = prepare_split_array(request, context, unchanged)
     except StaticFailed as failed:
         if "only" not in (request.own.prerun, config.prerun.mode if request.own.prerun is None else ""):
             raise
@@ -306,6 +327,8 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], c
         raise
     except Exception as error:
         return _fall_back_after_fault(error, submit_nothing, words, console, stdin)
+    if prepared is None:
+        return _pass_with_reason(unchanged or "", words, request, console, stdin)
     return submit.run(prepared, context, console)
 
 

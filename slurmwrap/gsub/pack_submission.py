@@ -17,8 +17,10 @@ from slurmwrap import inject
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.pack_size import choose_members, find_most_members, is_of_slices, propose_slice
 from slurmwrap.sbatch.array_indices import expand_indices, parse_indices
+from slurmwrap.sbatch.array_parts import find_splitting_obstacle, split_plan
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.pack_option import (
     PackPlan,
@@ -28,6 +30,7 @@ from slurmwrap.sbatch.pack_option import (
     make_pack_plan,
     parse_pack,
 )
+from slurmwrap.sbatch.rewrite import render
 from slurmwrap.sbatch.script_directives import parse_directives
 from slurmwrap.store.pack_results import SPEC
 
@@ -106,6 +109,51 @@ def plan_packing(
     return plan
 
 
+def plan_splitting(
+    request: JobRequest, pack: PackPlan | None, snapshot: Snapshot, context: SubmitContext
+) -> PackPlan | None:
+    """Return how an array with indices beyond MaxArraySize is submitted; `pack` itself if it cannot be split."""
+    plan = split_plan(request, pack, snapshot.max_array_size)
+    if plan is pack or plan is None:
+        return pack
+    if why := find_splitting_obstacle(request, plan.parts):
+        context.say(
+            f"--array={request.value('array')} is beyond Slurm's MaxArraySize={snapshot.max_array_size}, "
+            f"and is not split: {why}"
+        )
+        return pack
+    return plan
+
+
+def prepare_split_array(request: JobRequest, context: SubmitContext, reason: str) -> PreparedJob | None:
+    """Return an array that is split and not changed otherwise; None if Slurm takes it as it is, or it cannot be split.
+
+    `reason`: why it would go to sbatch unchanged.
+    """
+    snapshot = context.slurm.snapshot()
+    plan = plan_splitting(request, None, snapshot, context) if snapshot.max_array_size else None
+    if plan is None:
+        return None
+    own = replace(request.own, prerun="off", tune=False, place=False, retry=False, explain=False)
+    request = replace(request, own=own)
+    return PreparedJob(
+        request=request,
+        batch=render(request, (), added=plan.changes),
+        plan=PlacementPlan(),
+        snapshot=snapshot,
+        added=plan.changes,
+        profile=None,
+        profile_key="",
+        fingerprint="",
+        inputs=(),
+        warnings=(),
+        prerun="off",
+        prerun_reason=reason,
+        retry=False,
+        pack=plan,
+    )
+
+
 def _check_size(plan: PackPlan, snapshot: Snapshot) -> None:
     """Raise RefusedError if no node with GPUs has the CPUs or the memory of all members together."""
     nodes = [node for node in snapshot.nodes if node.gpus]
@@ -134,7 +182,7 @@ def write_pack(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
         (directory / "slurm_script").chmod(0o700)
         for name in MEMBER_PROGRAMS:
             (directory / name).write_bytes((Path(inject.__path__[0]) / name).read_bytes())
-        (directory / "pack.sh").write_bytes(make_batch_script(script, directory))
+        (directory / "pack.sh").write_bytes(make_batch_script(script, directory, "0:" if plan.parts else ""))
     except OSError as error:
         raise StoreError(
             f"nothing was submitted: the files of the packed job cannot be written: {error}",
@@ -157,6 +205,8 @@ def make_spec(plan: PackPlan, request: JobRequest) -> Mapping[str, object]:
         "job_name": request.job_name,
         "append": request.value("open-mode") == "append",
         "mps": plan.mps,
+        # Of each part: Slurm's index of a task -> the index of its first member.
+        "parts": [dict(zip(part.tasks, part.indices, strict=True)) for part in plan.parts],
     }
 
 
@@ -167,7 +217,7 @@ def _make_watch_spec(plan: PackPlan, profile: ResourceProfile | None, context: S
     counter cannot be written.
     """
     settings = context.config.pack
-    spec: dict[str, object] = {"memory_near": settings.memory_near}
+    spec: dict[str, object] = {"memory_near": settings.memory_near if plan.is_folded else 0.0}
     if plan.auto and settings.separate_gain:
         spec |= {"separate_gain": settings.separate_gain, "separate_s": settings.separate_s}
         spec |= {"counter": context.memory.keep_counter(), "alone": find_speed_alone(profile)}
@@ -180,13 +230,27 @@ def find_speed_alone(profile: ResourceProfile | None) -> float:
     return next((point.steps_per_s for point in points if point.members == 1), 0.0)
 
 
-_HEAD = b"# Array task of gsub --pack: it runs several members of the user's array (docs/packing.md).\n"
+def write_part_script(prepared: PreparedJob, number: int, first_job: int) -> str:
+    """Write the batch script of a part of a split array, and return its path. OSError if that fails.
+
+    `first_job`: the job id of its first part.
+    """
+    directory = Path(prepared.pack_dir)
+    path = directory / f"pack-{number}.sh"
+    path.write_bytes(make_batch_script(prepared.request.script.content, directory, f"{number}:{first_job}"))
+    return str(path)
 
 
-def make_batch_script(script: bytes, directory: Path, *, program: str = _RUNNER, head: bytes = _HEAD) -> bytes:
+_HEAD = b"# Array task of gsub: it runs one or several members of the user's array (docs/packing.md).\n"
+
+
+def make_batch_script(
+    script: bytes, directory: Path, part: str = "", *, program: str = _RUNNER, head: bytes = _HEAD
+) -> bytes:
     """Return the batch script: the user's directive lines, then the program in `directory` that runs their script.
 
-    Nodes may lack the interpreter that runs gsub; the program needs nothing but a Python 3.6.
+    `part`: of a split array, its number and the job id of the first one: "0:", "1:77". Nodes may lack the interpreter
+    that runs gsub; the program needs nothing but a Python 3.6.
     """
     lines = [
         script[directive.start : directive.stop]
@@ -194,6 +258,7 @@ def make_batch_script(script: bytes, directory: Path, *, program: str = _RUNNER,
         if directive.magic == "#SBATCH"
     ]
     python, runner, folder = (shlex.quote(path) for path in (sys.executable, f"{directory}/{program}", str(directory)))
+    which = f"export SLURMWRAP_ARRAY_PART={part}\n" if part else ""
     start = f'python={python}\n[ -x "$python" ] || python=python3\nexec "$python" -I -B {runner} {folder} "$@"\n'
     body = b"".join(line + b"\n" for line in lines)
-    return b"#!/bin/sh\n" + head + body + start.encode(errors="surrogateescape")
+    return b"#!/bin/sh\n" + head + body + (which + start).encode(errors="surrogateescape")

@@ -176,7 +176,8 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
 def _find_members_to_measure(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, context: SubmitContext
 ) -> int:
-    if request.own.pack is None:
+    # An array of several parts is not folded while it waits.
+    if request.own.pack is None or _has_index_beyond_limit(request, snapshot):
         return 0
     from slurmwrap.gsub.pack_submission import find_members_to_measure  # few calls use it
 
@@ -191,12 +192,25 @@ def _plan_packing(
     measured_up_to: int,
 ) -> tuple[PackPlan | None, JobRequest]:
     """Return how the array is folded (--pack), and the request for which nodes are planned: that of a folded task."""
-    if request.own.pack is None:
+    if request.own.pack is None and not _has_index_beyond_limit(request, snapshot):
         return None, request
-    from slurmwrap.gsub.pack_submission import plan_packing  # few calls use it
+    from slurmwrap.gsub.pack_submission import plan_packing, plan_splitting  # few calls use it
 
-    pack = plan_packing(request, profile, snapshot, context, measured_up_to)
+    pack = None if request.own.pack is None else plan_packing(request, profile, snapshot, context, measured_up_to)
+    if _has_index_beyond_limit(request, snapshot):
+        pack = plan_splitting(request, pack, snapshot, context)
     return pack, request if pack is None else make_folded_request(request, pack)
+
+
+def _has_index_beyond_limit(request: JobRequest, snapshot: Snapshot) -> bool:
+    """Return whether Slurm would refuse the array for an index that is not below MaxArraySize."""
+    array = request.value("array")
+    if not array or not snapshot.max_array_size:
+        return False
+    from slurmwrap.sbatch.array_indices import parse_indices
+
+    found = parse_indices(array)
+    return found is not None and found.last >= snapshot.max_array_size
 
 
 def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: SubmitContext) -> str:

@@ -35,7 +35,13 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import Sacct
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
+from slurmwrap.store.pack_results import (
+    find_array_address,
+    find_member_task,
+    find_slurm_state,
+    read_folded_array,
+    read_members,
+)
 from slurmwrap.store.published_files import list_trusted_uids, parse_published, read_why
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
@@ -81,9 +87,15 @@ def repeat_call(words: Sequence[str], environ: Mapping[str, str], console: Conso
     slurm = make_slurm_commands(config, environ, console)
     state = UserState(find_user_state_dir(environ))
     submission = find_submission(state, slurm.cluster_name(), job_id)
-    runs = tuple(_list_runs(job_id, submission, state, config, slurm, environ))
-    if submission is not None and submission.pack is not None:
-        runs = tuple(_list_member_runs(submission, read_folded_array(submission.pack), runs))
+    pack = None if submission is None or submission.pack is None else read_folded_array(submission.pack)
+    jobs = [part.job_id for part in pack.parts] if pack is not None else []
+    if pack is not None and job_id in jobs[1:]:
+        address = find_array_address(pack, address)
+        job_id, task = _parse_address(address)
+        submission = find_submission(state, slurm.cluster_name(), job_id) or submission
+    runs = tuple(run for one in jobs or [job_id] for run in _list_runs(one, submission, state, config, slurm, environ))
+    if submission is not None and pack is not None:
+        runs = tuple(_list_member_runs(submission, pack, runs))
     given = any(one.option == "array" for one in split_command_line(extra).given)
     if submission is None or submission.call is None:
         line = "" if submission is not None or not runs else _read_submit_line(job_id, slurm, config, environ)
@@ -209,7 +221,8 @@ def _list_member_runs(submission: Submission, pack: PackedArray, runs: Sequence[
     job = submission.job_id
     for index in expand_indices(pack.array):
         # Tasks that never started share one record, without an index.
-        task, member = last.get(f"{job}_{find_task_index(pack, index)}", last.get(str(job))), members.get(index)
+        address = find_member_task(pack, job, index) or ""
+        task, member = last.get(address, last.get(address.partition("_")[0])), members.get(index)
         if task is None and member is None:
             continue
         key = RunKey(cluster=submission.cluster, job_id=job, submit_time=int(submission.at))

@@ -133,24 +133,28 @@ def send(
         from slurmwrap.gsub.pack_submission import write_pack  # few calls use it
 
         prepared = write_pack(prepared, context)
+        if prepared.pack is not None and prepared.pack.parts:
+            from slurmwrap.gsub.part_submission import send_parts
+
+            return send_parts(prepared, context, make_trial, now, meanwhile)
     if prepared.share is not None:
         from slurmwrap.gsub.share_submission import write_share  # few calls use it
 
         prepared = write_share(prepared, context)
-    begin, release_at = _make_gate(prepared, context.config, now)
+    begin, release_at = make_gate(prepared, context.config, now)
     gate = () if begin is None else (begin,)
     early: list[SubmitResult] = []
 
     def accepted(batch: BatchScript, result: SbatchResult) -> None:
-        early.append(SubmitResult(result=_select_shown_result(prepared, result), batch=batch))
+        early.append(SubmitResult(result=select_shown_result(prepared, result), batch=batch))
         if show is not None:
             show(early[0].result)
-        _remember(prepared, early[0], context, now)
-        _start_retry_job(prepared, result, context)
+        remember(prepared, early[0], context, now)
+        start_own_retry_job(prepared, result, context)
 
     waits = show is not None and prepared.request.setting("wait") is not None
-    batch, result = _call_sbatch(prepared, (*prepared.added, *gate), context, accepted if waits else None, meanwhile)
-    sent = SubmitResult(result=_select_shown_result(prepared, result), batch=batch)
+    batch, result = call_sbatch(prepared, (*prepared.added, *gate), context, accepted if waits else None, meanwhile)
+    sent = SubmitResult(result=select_shown_result(prepared, result), batch=batch)
     if result.job_id is None or early:
         return sent
     if prepared.prerun in WITH_TRIAL:
@@ -158,19 +162,21 @@ def send(
         from slurmwrap.gsub.start_prerun import start_trial
 
         sent = start_trial(prepared, sent, result.job_id, release_at, context, make_trial)
-    _remember(prepared, sent, context, now)
-    _start_retry_job(prepared, result, context)
+    remember(prepared, sent, context, now)
+    start_own_retry_job(prepared, result, context)
     return sent
 
 
-def _start_retry_job(prepared: PreparedJob, result: SbatchResult, context: SubmitContext) -> None:
+def start_own_retry_job(prepared: PreparedJob, result: SbatchResult, context: SubmitContext) -> None:
+    """Submit the retry job of a job that Slurm has accepted, if its user agreed to retries."""
     if (prepared.retry or prepared.retry_on) and result.job_id is not None:
         from slurmwrap.gsub.retry_submission import start_retry_job
 
         start_retry_job(prepared, result.job_id, context)
 
 
-def _remember(prepared: PreparedJob, sent: SubmitResult, context: SubmitContext, now: float) -> None:
+def remember(prepared: PreparedJob, sent: SubmitResult, context: SubmitContext, now: float) -> None:
+    """Record the submission, unless Slurm refused it. A failure to record it is reported."""
     if sent.result.job_id is not None:
         job_id = sent.result.job_id
         if prepared.share_dir:
@@ -182,7 +188,8 @@ def _remember(prepared: PreparedJob, sent: SubmitResult, context: SubmitContext,
         )
 
 
-def _select_shown_result(prepared: PreparedJob, result: SbatchResult) -> SbatchResult:
+def select_shown_result(prepared: PreparedJob, result: SbatchResult) -> SbatchResult:
+    """Return the part of sbatch's output that the user asked to see."""
     return _remove_notices(result) if is_quiet(prepared.request) else result
 
 
@@ -201,7 +208,7 @@ def _remove_notices(result: SbatchResult) -> SbatchResult:
     return replace(result, stdout="", stderr="".join(kept))
 
 
-def _call_sbatch(
+def call_sbatch(
     prepared: PreparedJob,
     added: tuple[OptionChange, ...],
     context: SubmitContext,
@@ -267,7 +274,7 @@ def make_sbatch_call(
 WITH_TRIAL = ("auto", "gate", "profile")
 
 
-def _make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
+def make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
     """Return (the --begin that makes the job wait for its pre-run, or None; the StartTime that releases it)."""
     if prepared.prerun not in WITH_TRIAL or prepared.keeps_place:
         return None, "now"
@@ -317,16 +324,15 @@ def _build_submission(
         changes=tuple(asdict(change) for change in sent.batch.changes),
         forced=prepared.forced,
         warnings=prepared.warnings[:WARNINGS],
-        shape=prepared.pack.shape if prepared.pack else request.shape,
+        shape=prepared.planned_request.shape,
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
         # A job in a reservation does not compete for the resources that the reconciler distributes.
-        tune=prepared.pack is None
+        tune=prepared.planned_request.own.tune
         and prepared.share is None
-        and request.own.tune
         and context.config.tuning.enabled
         and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
-        time=None if prepared.pack or prepared.share else make_time_request(request),
+        time=None if (prepared.pack and prepared.pack.is_folded) or prepared.share else make_time_request(request),
         stop_at=request.own.stop_at,
         stop_when=request.own.stop_when,
         stop_signal=(request.value("signal") or "") if request.own.stop_at or request.own.stop_when else "",
@@ -345,7 +351,7 @@ def _make_own_profile_key(prepared: PreparedJob) -> str:
     pack = prepared.pack
     if prepared.share is not None:
         return f"{prepared.profile_key}+share"
-    if pack is None:
+    if pack is None or not pack.is_folded:
         return prepared.profile_key
     return f"{prepared.profile_key}+pack{'auto' if pack.measured_up_to else pack.members}"
 

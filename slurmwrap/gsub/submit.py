@@ -192,8 +192,13 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
         from slurmwrap.sbatch.explain import make_equivalent_script
 
         sys.stdout.buffer.write(make_equivalent_script(prepared.request, prepared.batch))
-        if prepared.pack is not None:
+        if prepared.pack is not None and prepared.pack.is_folded:
             console.say("a program of gsub's starts the members: this script alone runs the first one of each task")
+        if prepared.pack is not None and prepared.pack.parts:
+            from slurmwrap.gsub.part_submission import describe_plan
+
+            for line in describe_plan(prepared.pack, prepared.snapshot.max_array_size):
+                console.say(line)
         console.say("nothing submitted")
         console.say(f"its pre-run would be: {_describe_mode(prepared)} ({prepared.prerun_reason})")
         if prepared.delay and prepared.prerun != "off":
@@ -286,6 +291,10 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
         process_env.write_stdout(format_submission_json(prepared, sent, context.cluster) + "\n")
     else:
         _show(result)
+    if sent.jobs and (result.exit_code or not _is_terse(prepared.request)):
+        _describe_split(prepared, sent, console)
+    if result.timed_out and sent.jobs:
+        return result.exit_code or 1
     if result.timed_out:
         console.say(f"{_describe_lost_answer(result)}: it is not known whether the job was submitted")
         console.say("look with squeue --me before you try again")
@@ -294,7 +303,7 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
         return result.exit_code
     if (pack := prepared.pack) is not None and pack.measured_up_to and prepared.prerun in WITH_TRIAL:
         console.say(f"--pack=auto: its pre-run measures how many of the {len(pack.indices)} members share a GPU")
-    elif pack is not None:
+    elif pack is not None and pack.is_folded:
         tasks = f"{pack.tasks} array task{'s' if pack.tasks != 1 else ''}"
         console.say(
             f"job {result.job_id} runs {len(pack.indices)} members in {tasks}; "
@@ -321,6 +330,15 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
     if prepared.prerun == "gate":
         console.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
     return result.exit_code
+
+
+def _describe_split(prepared: PreparedJob, sent: SubmitResult, console: Console) -> None:
+    from slurmwrap.gsub.part_submission import describe_parts
+
+    assert prepared.pack is not None
+    reason = get_last_line(sent.result.stderr)
+    for line in describe_parts(prepared.pack, sent, prepared.snapshot.max_array_size, reason):
+        console.say(line)
 
 
 def _has_job_dependency(prepared: PreparedJob) -> bool:
@@ -466,9 +484,10 @@ def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster:
     result = sent.result
     return {
         "job_id": result.job_id,
+        "jobs": list(sent.jobs) or ([] if result.job_id is None else [result.job_id]),
         "cluster": cluster,
         "exit_code": result.exit_code,
-        "error": "" if result.job_id is not None else get_last_line(result.stderr),
+        "error": "" if result.job_id is not None and not result.exit_code else get_last_line(result.stderr),
         "prerun": {
             "mode": prepared.prerun,
             "reason": prepared.prerun_reason,

@@ -126,6 +126,7 @@ class PreparedJob:
     pack_dir: str = ""  # directory with the files of the packed job; "" before they are written, and without --pack
     share: SharePlan | None = None  # --share: what is known of it for sharing its GPU; None: it does not
     share_dir: str = ""  # as pack_dir, with --share
+    pack_script: str = ""  # its batch script, for a later part of a split array; "": pack.sh
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 
@@ -144,7 +145,8 @@ class PreparedJob:
     @property
     def wrapper_script(self) -> str:
         """The batch script of gsub's that runs the user's script (--pack, --share); "" if there is none."""
-        return (self.pack_dir and f"{self.pack_dir}/pack.sh") or (self.share_dir and f"{self.share_dir}/share.sh")
+        of_pack = self.pack_script or (self.pack_dir and f"{self.pack_dir}/pack.sh")
+        return of_pack or (self.share_dir and f"{self.share_dir}/share.sh")
 
     @property
     def retry_on(self) -> tuple[str, ...]:
@@ -168,6 +170,7 @@ class SubmitResult:
     batch: BatchScript
     trial: SbatchResult | None = None
     trial_dir: str = ""
+    jobs: tuple[int, ...] = ()  # of an array that is split: the ids of all parts that were submitted
     # Job id of the earlier submission's pre-run that this job waits for; 0: it has no id yet; None: not shared.
     attached_to: int | None = None
 
@@ -177,7 +180,7 @@ def make_folded_request(request: JobRequest, pack: PackPlan) -> JobRequest:
 
     Its CPUs and memory are not tuned: the profile is that of one member.
     """
-    return replace(make_untuned_request(request), shape=pack.shape)
+    return replace(make_untuned_request(request), shape=pack.shape) if pack.is_folded else request
 
 
 def make_untuned_request(request: JobRequest) -> JobRequest:

@@ -7,6 +7,9 @@ own output and error file, its own share of the task's CPUs, and its own exit co
 A member that completed is never started again: after a requeue only the others run. A member that ends because the
 GPU's memory was full runs once more, alone, after the others. The exit code is that of the worst member.
 
+It is also the program of an array that gsub has split, since its indices are beyond MaxArraySize. Then a task has one
+member, unless --pack was given too. SLURMWRAP_ARRAY_PART, "1:77", is the part and the job id of the first one.
+
 Python 3.6 syntax, standard library.
 """
 
@@ -216,6 +219,12 @@ class PackedTask:
         self.spec = read_json(os.path.join(directory, "spec.json"))
         if not self.spec:
             raise SystemExit("slurmwrap: %s/spec.json cannot be read on this node" % directory)
+        number, _, first_job = environ.pop("SLURMWRAP_ARRAY_PART", "").partition(":")
+        # Of the tasks of this array: Slurm's index -> the index of the first member. Empty: they are the same.
+        self.part = self.spec["parts"][int(number)] if number else {}
+        # The id of the array, as the user sees it.
+        self.array_job = first_job or environ.get("SLURM_ARRAY_JOB_ID", "")
+        self.task = "%s_%s" % (environ.get("SLURM_ARRAY_JOB_ID", ""), environ["SLURM_ARRAY_TASK_ID"])
         self.results = os.path.join(directory, "members")
         self.script = os.path.join(directory, "slurm_script")
         self.restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
@@ -236,11 +245,16 @@ class PackedTask:
         An array that was folded while it waited has more tasks than it needs (gsub/fold_array.py).
         """
         indices, members = self.spec["indices"], self.spec["members"]
-        first = indices.index(int(self.environ["SLURM_ARRAY_TASK_ID"]))
+        task = self.environ["SLURM_ARRAY_TASK_ID"]
+        first = indices.index(self.part[task] if self.part else int(task))
         return [] if first % members else list(indices[first : first + members])
 
+    def _is_only_split(self) -> bool:
+        """Return whether this is a task of a split array without --pack, to be run as sbatch would run it."""
+        return bool(self.part) and self.spec["members"] == 1
+
     def _make_member(self, index: int) -> Member:
-        array_job = self.environ.get("SLURM_ARRAY_JOB_ID", "")
+        array_job = self.array_job
         values = {
             "A": array_job,
             "a": str(index),
@@ -267,8 +281,9 @@ class PackedTask:
         os.makedirs(self.results, 0o700, exist_ok=True)
         waiting = [member for member in self.members if not self._has_ended_before(member)]
         shares = share_cpus(list_cores(find_own_cpus(self.environ)), len(self.members))
-        for member, share in zip(self.members, shares):
-            member.cpus = share
+        if not self._is_only_split():
+            for member, share in zip(self.members, shares):
+                member.cpus = share
         self.witness = SignalWitness()
         # Blocked signals are read in _wait. What started in between is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED | {signal.SIGCHLD})
@@ -289,13 +304,16 @@ class PackedTask:
             self.witness.stop()
         codes = [_compute_exit_code(member.record) for member in self.members]
         say("%d of %d members completed" % (sum(not code for code in codes), len(codes)))
+        if self._is_only_split() and not max(codes):
+            _remove_own_output()
         return max(codes)
 
     def _has_ended_before(self, member: Member) -> bool:
         member.record = read_json(self._result_path(member))
         member.runs = int(member.record.get("runs", 0))
         member.alone = bool(member.record.get("alone"))
-        if member.record.get("state") not in ("completed", "cancelled"):
+        # As without a split: a task that its user requeues runs again, also if it had completed.
+        if member.record.get("state") not in (("cancelled",) if self._is_only_split() else ("completed", "cancelled")):
             if not self._is_cancel_requested(member):
                 return False
             member.record = self._make_record(member, "cancelled")
@@ -312,7 +330,7 @@ class PackedTask:
         return {
             "index": member.index,
             "state": state,
-            "task": "%s_%s" % (self.environ.get("SLURM_ARRAY_JOB_ID", ""), self.environ["SLURM_ARRAY_TASK_ID"]),
+            "task": self.task,
             "job_id": self.environ.get("SLURM_JOB_ID", ""),
             "node": self.environ.get("SLURMD_NODENAME", ""),
             "restart": self.restart,
@@ -374,8 +392,10 @@ class PackedTask:
     def _make_environment(self, member: Member) -> "Dict[str, str]":
         own = dict(self.environ, **self.spec["environment"])
         own["SLURM_ARRAY_TASK_ID"] = str(member.index)
-        # Steps of the members run at the same time, each in the whole allocation: srun --overlap.
-        own["SLURM_OVERLAP"] = "1"
+        own["SLURM_ARRAY_JOB_ID"] = self.array_job
+        if not self._is_only_split():
+            # Steps of the members run at the same time, each in the whole allocation: srun --overlap.
+            own["SLURM_OVERLAP"] = "1"
         if member.cpus:
             for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
                 if name in own:
@@ -429,7 +449,8 @@ class PackedTask:
         record.update(state=state, end=time.time(), exit_code=max(code, 0), signal=max(-code, 0), reason=member.reason)
         tail = read_tail(member.error or member.output) if state == "failed" else b""
         # Once only: a member that also fails alone needs a larger GPU.
-        record["gpu_oom"] = not member.alone and not member.reason and bool(_GPU_OOM.search(tail))
+        alone = member.alone or self._is_only_split()
+        record["gpu_oom"] = not alone and not member.reason and bool(_GPU_OOM.search(tail))
         write_json(self._result_path(member), record)
         how = "by signal %d" % -code if code < 0 else "with exit code %d" % code
         say("member %d ended %s after %.0f s" % (member.index, how, record["end"] - record["begin"]))
@@ -610,6 +631,17 @@ def _compute_exit_code(record: "Dict[str, Any]") -> int:
         return 0
     number = int(record.get("signal") or 0)
     return 128 + number if number else int(record.get("exit_code") or 0)
+
+
+def _remove_own_output() -> None:
+    """Remove the files in which only this program has written: there is one for each of thousands of tasks."""
+    for descriptor in (1, 2):
+        try:
+            path = os.readlink("/proc/self/fd/%d" % descriptor)
+            if path.endswith((".pack.out", ".pack.err")):
+                os.unlink(path)
+        except OSError:
+            pass
 
 
 def _kill_session(pid: int, number: int) -> None:

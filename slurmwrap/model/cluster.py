@@ -156,6 +156,7 @@ class Snapshot:
     max_switch_wait_s: int = 300  # SchedulerParameters=max_switch_wait: Slurm clamps --switches=N@t to it
     release: tuple[int, int] | None = None  # e.g. (24, 11): decides which options sbatch has; None: unknown
     preempts: bool = False  # PreemptType is set: a pending job may preempt others to get what it requests
+    max_array_size: int = 0  # MaxArraySize: indices of an array must be below it; 0: unknown
     private_jobs: bool = False  # PrivateData=jobs: users do not see each other's jobs
     kept: bool = False  # its nodes were read a few seconds ago, for an earlier call of this user
     quotas_kept: bool = False  # the same for its quotas: what they leave may have changed since

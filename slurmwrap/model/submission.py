@@ -25,12 +25,23 @@ class SubmittedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartJob:
+    """A part of a split array: task `tasks[i]` of this job runs the members from `indices[i]` on."""
+
+    job_id: int
+    tasks: tuple[int, ...]
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedArray:
-    """An array of gsub --pack. `members`: on each GPU; `array`: the user's --array, with the indices of all members."""
+    """An array of gsub --pack, or one that is split. `members`: on each GPU; `array`: the user's --array."""
 
     directory: str  # with the wrapper's files, and members/INDEX.json for each member that was started
     members: int
     array: str
+    # The jobs of an array that is split, read from `directory`; (): it is one job. The first one's id is the array's.
+    parts: tuple[PartJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 
@@ -29,6 +29,21 @@ class ArrayIndices:
             "SLURM_ARRAY_TASK_COUNT": str(self.count),
             "SLURM_ARRAY_TASK_STEP": str(self.step),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayPart:
+    """One array of Slurm. Task `tasks[i]` of it is the task that the user's array would have under `indices[i]`."""
+
+    tasks: tuple[int, ...]
+    indices: tuple[int, ...]
+    limit: int | None = None  # so many of its tasks run at the same time; None: no limit
+    after: int | None = None  # the part, by its place, that must have ended before this one starts; None: none
+
+    @property
+    def array(self) -> str:
+        """Return the value of --array."""
+        return fold_task_indices(self.tasks) + (f"%{self.limit}" if self.limit is not None else "")
 
 
 def parse_indices(indices: str) -> ArrayIndices | None:
@@ -63,6 +78,14 @@ def fold_indices(indices: Iterable[int]) -> str:
         else:
             ranges.append((index, index))
     return ",".join(_format_range(first, last) for first, last in ranges)
+
+
+def fold_task_indices(indices: Sequence[int]) -> str:
+    """Return indices for --array, with a step where there is one: 0, 4, 8 -> "0-8:4"."""
+    step = indices[1] - indices[0] if len(indices) > 1 else 0
+    if step > 1 and len(indices) > 2 and tuple(indices) == tuple(range(indices[0], indices[-1] + 1, step)):
+        return f"{indices[0]}-{indices[-1]}:{step}"
+    return fold_indices(indices)
 
 
 def _format_range(first: int, last: int) -> str:

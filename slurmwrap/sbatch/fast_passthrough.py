@@ -50,8 +50,8 @@ def is_certain_passthrough(
 
     `read`: returns the content of a regular file by its name in the working directory, None if there is none.
     """
-    # These variables may ask for a GPU or carry gsub's own options.
-    if any(name.startswith(("GSUB_", "SBATCH_G", "SBATCH_TRES")) for name in environ):
+    # These variables may ask for a GPU or a large array, or carry gsub's own options.
+    if any(name.startswith(("GSUB_", "SBATCH_G", "SBATCH_TRES", "SBATCH_ARRAY")) for name in environ):
         return False
     script = find_script_word(words)
     if script is None:
@@ -68,6 +68,9 @@ def find_script_word(words: Sequence[str]) -> str | None:
 
     None if an option may ask for a GPU, may be gsub's own, or needs the full parser.
     """
+    # An array with such a number may have to be split (sbatch/passthrough.py, may_need_splitting).
+    if any(_has_large_number(word) for word in words) and any(_may_be_array(word) for word in words):
+        return None
     wrapped, at = False, 0
     while at < len(words) and words[at].startswith("-"):
         word = words[at]
@@ -103,11 +106,23 @@ def _is_plain_script(content: bytes) -> bool:
     return True
 
 
+def _may_be_array(word: str) -> bool:
+    return word.startswith(("--array", "-a"))
+
+
+def _has_large_number(text: str) -> bool:
+    """Return whether the text has a number of four digits or more."""
+    return any(text[at : at + 4].isdigit() for at in range(len(text) - 3))
+
+
 def _is_plain_line(line: bytes) -> bool:
     """Return whether every option is in the tables above, by its full name; its value may be in the next words."""
     if any(byte in _QUOTING_CHARACTERS for byte in line):
         return False
-    return all(_is_plain_word(word) for word in line.decode("ascii", "replace").split() if "-" in word)
+    text = line.decode("ascii", "replace")
+    if ("-a" in text) and _has_large_number(text):
+        return False
+    return all(_is_plain_word(word) for word in text.split() if "-" in word)
 
 
 def _is_plain_word(word: str) -> bool:

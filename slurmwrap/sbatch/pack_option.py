@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.sbatch.array_indices import expand_indices, fold_indices
+from slurmwrap.sbatch.array_indices import ArrayPart, expand_indices, fold_task_indices
 from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 PACK_HINT = "It takes a number from 1 to 32, or auto; with NVIDIA's MPS: --pack=4,mps."
@@ -17,7 +17,7 @@ AUTO = "auto"
 _MOST_MEMBERS = 32
 _VALUE = re.compile(r"(auto|[0-9]{1,2})(,mps)?", re.ASCII)
 # Options with which a member would not be one process tree on one node, or that concern the whole task in another way.
-_REFUSED = {
+REFUSED = {
     "container": "the container of --container starts the batch script, and the wrapper is not in it",
     "container-id": "the container of --container-id starts the batch script, and the wrapper is not in it",
     "wrap": "--wrap has no script: write it into a file",
@@ -56,6 +56,12 @@ class PackPlan:
     # Up to so many members are tried together by the pre-run, which folds the array then; 0: `members` is final.
     measured_up_to: int = 0
     measure_limit_s: float = 0.0  # seconds that this takes at most
+    parts: tuple[ArrayPart, ...] = ()  # the arrays that are submitted (sbatch/array_parts.py); (): one
+
+    @property
+    def is_folded(self) -> bool:
+        """Return whether a task runs several members, or may: an array that is only split has one in each task."""
+        return self.members > 1 or self.measured_up_to > 0 or not self.parts
 
     @property
     def tasks(self) -> int:
@@ -88,7 +94,7 @@ def find_wrapper_obstacle(request: JobRequest, subject: str) -> str:
     shape = request.shape
     if request.hetjob:
         return "a heterogeneous job has several parts"
-    for option, why in _REFUSED.items():
+    for option, why in REFUSED.items():
         if request.setting(option) is not None:
             return why
     if any("container" in name for name in request.plugin_options):
@@ -132,7 +138,7 @@ def make_pack_plan(request: JobRequest, members: int, reason: str, *, mps: bool 
     indices = expand_indices(request.value("array") or "")
     limit = count_simultaneous(request)
     members = max(1, min(members, len(indices), limit or members))
-    array = _fold_task_indices(indices[::members])
+    array = fold_task_indices(indices[::members])
     if limit is not None:
         array += f"%{max(1, limit // members)}"
     shape = _multiply(request.shape, members)
@@ -147,20 +153,12 @@ def make_pack_plan(request: JobRequest, members: int, reason: str, *, mps: bool 
             OptionChange(option="array", value=array, reason=why),
             *_multiply_cpus(request, shape, members),
             *_multiply_memory(request, shape, members),
-            *_name_outputs(request),
+            *name_outputs(request, "--pack"),
         ),
         shape=shape,
         mps=mps,
         remarks=tuple(_list_remarks(request, members)),
     )
-
-
-def _fold_task_indices(indices: tuple[int, ...]) -> str:
-    """Return indices for --array, with a step where there is one: 0, 4, 8 -> "0-8:4"."""
-    step = indices[1] - indices[0] if len(indices) > 1 else 0
-    if step > 1 and len(indices) > 2 and indices == tuple(range(indices[0], indices[-1] + 1, step)):
-        return f"{indices[0]}-{indices[-1]}:{step}"
-    return fold_indices(indices)
 
 
 def _multiply(shape: ResourceShape, members: int) -> ResourceShape:
@@ -185,16 +183,16 @@ def _multiply_memory(request: JobRequest, shape: ResourceShape, members: int) ->
     return (OptionChange(option=shape.mem_unit.value, value=f"{shape.mem_mib}M", reason=reason),)
 
 
-def _name_outputs(request: JobRequest) -> tuple[OptionChange, ...]:
+def name_outputs(request: JobRequest, why: str) -> tuple[OptionChange, ...]:
     """Return the output files of the tasks, next to those of the members, which keep the user's names."""
     output = request.value("output") or ""
     # No file can be made next to a device such as /dev/null.
     output = "" if output.startswith("/dev/") else output
     folder = output.rpartition("/")[0] + "/" if "/" in output else ""
-    reason = "--pack: what the wrapper prints; each member writes to the files that sbatch would name for it"
+    reason = f"{why}: what the wrapper prints; each member writes to the files that sbatch would name for it"
     name = f"{folder}slurm-%A_%a.pack"
     error = OptionChange(option="error", value=f"{name}.err", reason=reason)
-    job_name = () if request.value("job-name") else ((_keep_job_name(request)),)
+    job_name = () if request.value("job-name") else (_keep_job_name(request, why),)
     return (
         OptionChange(option="output", value=f"{name}.out", reason=reason),
         *((error,) if request.setting("error") else ()),
@@ -202,9 +200,9 @@ def _name_outputs(request: JobRequest) -> tuple[OptionChange, ...]:
     )
 
 
-def _keep_job_name(request: JobRequest) -> OptionChange:
+def _keep_job_name(request: JobRequest, why: str) -> OptionChange:
     return OptionChange(
-        option="job-name", value=request.job_name, reason="--pack: its name by the script, as without --pack"
+        option="job-name", value=request.job_name, reason=f"{why}: its name by the script, as sbatch would choose it"
     )
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import GsubOptions, JobRequest
 
 
+NO_GPU = "The job asks for no GPU."
+_THRESHOLD = "(submit.array_threshold)."
+# MaxArraySize is 1001 by default: an array without a higher index than this is not split for its size alone.
+_LARGEST_USUAL_INDEX = 1000
 # Variable with which the caller switches gsub off.
 SWITCH = "GSUB_PASS"
 _NO = frozenset({"", "0", "no", "false", "off"})
@@ -93,7 +97,7 @@ def find_passthrough_reason(
     if (request.value("export-file") or "").isdigit():
         return "--export-file names an open file of the caller's."
     if request.shape.gpus == 0:
-        return "The job asks for no GPU."
+        return NO_GPU
     if open_file(request.script.path or "") is not None:
         return f"The script is an open file of the caller's ({request.script.path})."
     if own.prerun is None and (engine_reason := find_engine_reason(request.script.content)):
@@ -120,7 +124,7 @@ def find_site_reason(request: JobRequest, rules: Submit, user: str) -> str | Non
         return "gsub is switched off (submit.enabled)."
     tasks = count_array_tasks(request.value("array") or "")
     if rules.array_threshold and tasks > rules.array_threshold:
-        return f"The array has {tasks} tasks, more than {rules.array_threshold} (submit.array_threshold)."
+        return f"The array has {tasks} tasks, more than {rules.array_threshold} {_THRESHOLD}"
     asked = {
         "partition": (rules.pass_partitions, "submit.pass_partitions"),
         "account": (rules.pass_accounts, "submit.pass_accounts"),
@@ -133,6 +137,20 @@ def find_site_reason(request: JobRequest, rules: Submit, user: str) -> str | Non
     if _match_patterns([user], rules.pass_users):
         return f"Jobs of user {user} are passed on (submit.pass_users)."
     return None
+
+
+def may_need_splitting(request: JobRequest, reason: str) -> bool:
+    """Return whether Slurm may refuse the array for its indices, although the call goes to sbatch unchanged otherwise.
+
+    `reason`: why it would. Only a job without GPUs and a large array are split nevertheless (sbatch/array_parts.py).
+    """
+    array, own = request.value("array"), request.own
+    if not array or own.pack or own.prerun == "only" or not (reason == NO_GPU or reason.endswith(_THRESHOLD)):
+        return False
+    from slurmwrap.sbatch.array_indices import parse_indices
+
+    found = parse_indices(array)
+    return found is not None and found.last > _LARGEST_USUAL_INDEX
 
 
 def count_array_tasks(indices: str) -> int:

@@ -174,6 +174,7 @@ def build_snapshot(
         max_switch_wait_s=parse_max_switch_wait_s(config or {}),
         release=get_slurm_release(config or {}),
         preempts=(config or {}).get("PreemptType", "") not in _NEVER_PREEMPTS,
+        max_array_size=parse_number((config or {}).get("MaxArraySize", "")),
         private_jobs="jobs" in (config or {}).get("PrivateData", "").split(","),
     )
     return snapshot, config

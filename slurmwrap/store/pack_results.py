@@ -15,31 +15,77 @@ from signal import SIGKILL
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.pack_member import PackMember
-from slurmwrap.model.submission import PackedArray
+from slurmwrap.model.submission import PackedArray, PartJob
 from slurmwrap.sbatch.array_indices import expand_indices
 from slurmwrap.store.deserialize import record_from_json
 
 SPEC = "spec.json"  # what the program that runs the members must know
+PART_JOBS = "jobs.json"  # the job ids of the parts of an array that is split
 _MOST_BYTES = 1 << 16
 _MOST_SPEC_BYTES = 1 << 24  # it lists the indices of all members
 _STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}
 
 
 def read_folded_array(pack: PackedArray) -> PackedArray:
-    """Return the array with the number of members that its pre-run may have chosen. Call it as their user only."""
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        members = json.loads(read_private_file(Path(pack.directory) / SPEC, _MOST_SPEC_BYTES))["members"]
-        return replace(pack, members=members) if isinstance(members, int) and members > 0 else pack
+    """Return the array with the number of members that its pre-run may have chosen, and with its parts.
+
+    Call it as their user only.
+    """
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        spec = json.loads(read_private_file(Path(pack.directory) / SPEC, _MOST_SPEC_BYTES))
+        members = spec["members"]
+        if not isinstance(members, int) or members <= 0:
+            return pack
+        parts = _read_parts(pack, spec["parts"]) if spec.get("parts") else ()
+        return replace(pack, members=members, parts=parts)
     return pack
 
 
-def find_task_index(pack: PackedArray, member: int) -> int | None:
-    """Return the index of the array task that runs a member; None if the array has no such member."""
+def _read_parts(pack: PackedArray, tasks: list[dict[str, int]]) -> tuple[PartJob, ...]:
+    jobs = json.loads(read_private_file(Path(pack.directory) / PART_JOBS, _MOST_BYTES))["jobs"]
+    return tuple(
+        PartJob(job_id=int(job), tasks=tuple(map(int, part)), indices=tuple(map(int, part.values())))
+        for job, part in zip(jobs, tasks, strict=False)
+    )
+
+
+def find_member_task(pack: PackedArray, job_id: int, member: int) -> str | None:
+    """Return the array task that runs a member: "77_4"; None if the array has no such member, or it is not submitted.
+
+    `job_id`: of the array, for an array that is one job.
+    """
     indices = expand_indices(pack.array)
     if member not in indices or pack.members < 1:
         return None
     at = indices.index(member)
-    return indices[at - at % pack.members]
+    first = indices[at - at % pack.members]
+    if not pack.parts:
+        return f"{job_id}_{first}"
+    found = (f"{part.job_id}_{part.tasks[part.indices.index(first)]}" for part in pack.parts if first in part.indices)
+    return next(found, None)
+
+
+def find_array_address(pack: PackedArray, address: str) -> str:
+    """Return Slurm's address as the user counts: "77_1500" for task "78_499" of a split array, "77" for "78"."""
+    head, _, task = address.partition("_")
+    part = next((one for one in pack.parts if str(one.job_id) == head), None)
+    if part is None:
+        return address
+    first = pack.parts[0]
+    if task.isdecimal() and int(task) in part.tasks:
+        return f"{first.job_id}_{part.indices[part.tasks.index(int(task))]}"
+    return address if part is first else str(first.job_id)
+
+
+def read_split_arrays(state_dir: Path, cluster: str) -> dict[int, PackedArray]:
+    """Return the user's split arrays of a cluster by the id of each of their parts. Call it as their user only."""
+    found: dict[int, PackedArray] = {}
+    for path in sorted((state_dir / "pack").glob(f"*/{PART_JOBS}")):
+        pack = read_folded_array(PackedArray(directory=str(path.parent), members=1, array=""))
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(read_private_file(path, _MOST_BYTES))["cluster"] == cluster:
+                found |= {part.job_id: pack for part in pack.parts}
+    return found
 
 
 def find_slurm_state(member: PackMember, task_state: str) -> str:

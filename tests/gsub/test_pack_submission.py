@@ -30,7 +30,7 @@ from slurmwrap.model.resource_profile import Measurement, PackPoint, ResourcePro
 from slurmwrap.model.submission import PackedArray
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.pack_size import choose_measured_members, choose_members, find_card_mib, propose_slice
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
+from slurmwrap.store.pack_results import find_member_task, find_slurm_state, read_folded_array, read_members
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:1 -c 2\n#GSUB --no-place\n# not one: #SBATCH --mem=1\necho hello\n"
 
@@ -139,7 +139,7 @@ def test_a_damaged_or_foreign_record_of_a_member_is_left_out(tmp_path: Path) -> 
     (tmp_path / "members" / "3.json").symlink_to(tmp_path / "members" / "2.json")
     (tmp_path / "members" / "4.json").mkdir()
     assert [(one.index, one.exit_code) for one in read_members(pack)] == [(2, 3)]
-    assert [find_task_index(pack, index) for index in (0, 1, 5, 6)] == [0, 0, 4, None]
+    assert [find_member_task(pack, 77, index) for index in (0, 1, 5, 6)] == ["77_0", "77_0", "77_4", None]
     (member,) = read_members(pack)
     assert find_slurm_state(member, "COMPLETED") == "FAILED"
     assert find_slurm_state(replace(member, state="stopped"), "COMPLETED") == "CANCELLED"

@@ -280,7 +280,10 @@ class _FactsReader:
         if status.ended or time.monotonic() - read_at >= MEMBERS_EVERY_S:
             members = read_members(status.pack)
             self._members[status.pack.directory] = (time.monotonic(), members)
-        return tuple(one for one in members if "_" not in status.address or one.task == status.address)
+        if "_" in status.address:
+            return tuple(one for one in members if one.task == status.address)
+        # A part of an array that gsub has split has the members of its own tasks.
+        return tuple(one for one in members if one.task.partition("_")[0] == status.address)
 
 
 def _get_run(status: JobStatus) -> _Run:

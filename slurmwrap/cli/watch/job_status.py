@@ -408,6 +408,7 @@ class JobStatusReader:
         self._owner_facts = OwnerFacts(environ, self._forecaster.find_run_time)
         self._dominated: tuple[Dominated, ...] = ()
         self._sweep_at = -_SWEEP_EVERY_S
+        self._other_parts: tuple[str, ...] = ()  # of a split array
         self._members: tuple[PackMember, ...] = ()
         self._members_at = -MEMBERS_EVERY_S
         self._share_advice = ""
@@ -416,7 +417,7 @@ class JobStatusReader:
     def look(self, now: float) -> JobStatus:
         """Return the present status; it has no rows if Slurm has forgotten the job. Raise SlurmError."""
         known_id = self._get_prerun_id()
-        rows = self._slurm.watched(self._address, *([str(known_id)] if known_id else []))
+        rows = self._slurm.watched(self._address, *([str(known_id)] if known_id else []), *self._other_parts)
         own = tuple(w for w in rows if w.record.job_id != known_id)
         if not own:
             return JobStatus(at=now, address=self._address)
@@ -427,7 +428,11 @@ class JobStatusReader:
             facts = replace(facts, start=self._forecaster.find_start(facts.waiting, now))
         if facts.record.uid != os.geteuid():
             return facts
-        self._submission = self._submission or self._find_submission(facts.record)
+        if self._submission is None:
+            self._submission = self._find_submission(facts.record)
+            self._other_parts = self._list_other_parts()
+            if self._other_parts:
+                return self.look(now)
         trial_id = self._get_prerun_id()
         # In the first call the pre-run's id was not known yet when squeue was called.
         if trial_id and trial_id != known_id and facts.waiting is not None:
@@ -470,6 +475,14 @@ class JobStatusReader:
             fits[watched.record.address] = loss.fit if loss is not None else None
         self._dominated = find_dominated(fits)
         return self._dominated
+
+    def _list_other_parts(self) -> tuple[str, ...]:
+        """Return the ids of the other parts, if this is the first part of a split array and is watched as a whole."""
+        asked = self._submission
+        if asked is None or asked.pack is None or self._address != str(asked.job_id):
+            return ()
+        jobs = [str(part.job_id) for part in read_folded_array(asked.pack).parts]
+        return tuple(jobs[1:]) if jobs[:1] == [self._address] else ()
 
     def _read_members(self, status: JobStatus) -> tuple[PackMember, ...]:
         """Return the members of the packed array, or those of the one task that is watched."""

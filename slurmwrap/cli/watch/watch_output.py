@@ -306,7 +306,7 @@ def _list_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str
         yield "Slurm", f"does not answer ({flat(status.silent)}); this is its last answer", "yellow"
     yield from _list_findings(status, style)
     if status.members:
-        yield _make_members_row(status.members)
+        yield _make_members_row(status.members, status.address)
     if status.shared:
         yield "shared", status.shared, ""
     if status.array:
@@ -367,12 +367,12 @@ def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
         yield "task", f"{', '.join(bad[:_MOST_NAMED_TASKS])}{more} did not complete; slurmwrap why {bad[0]}", "red"
 
 
-def _make_members_row(members: Sequence[PackMember]) -> tuple[str, str, str]:
+def _make_members_row(members: Sequence[PackMember], address: str) -> tuple[str, str, str]:
     """Return the row with the number of members of a packed array in each state, and which of them failed."""
     states = ["paused" if member.paused else member.state for member in members if member.state != "failed"]
     counts = Counter(states)
     parts = [f"{number} {flat(state)}" for state, number in counts.most_common()]
-    bad = [f"{flat(one.task).partition('_')[0]}_{one.index}" for one in members if one.state == "failed"]
+    bad = [f"{flat(address).partition('_')[0]}_{one.index}" for one in members if one.state == "failed"]
     if not bad:
         return "members", ", ".join(parts), ""
     more = f" and {len(bad) - _MOST_NAMED_TASKS} more" if len(bad) > _MOST_NAMED_TASKS else ""
