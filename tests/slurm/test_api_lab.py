@@ -42,7 +42,7 @@ print(json.dumps({
 
 
 def test_a_program_submits_waits_and_asks_why(lab: Lab) -> None:
-    work = Path(pwd.getpwnam(ALICE).pw_dir) / "api"
+    work = Path(pwd.getpwnam(ALICE).pw_dir) / f"api-{lab.cluster}"
     lab.run(["mkdir", "-p", work], ALICE)
     script = "#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=100 --output=out.txt\nexit $1\n"
     lab.run(["tee", work / "fails.sh"], ALICE, stdin=script)

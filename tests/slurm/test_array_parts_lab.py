@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from test_own_retries_lab import GSUB, why
 from waiting import wait_until
 
 from slurmwrap.lab.lab_directories import LabDirectories
+from slurmwrap.slurm.response_cache import find_cache_folder
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
@@ -36,13 +38,17 @@ def small_arrays(lab: Lab) -> Iterator[None]:
     """In this file Slurm takes the indices 0 to 10."""
     conf = LabDirectories(lab.dir).slurm_conf
     before = conf.read_text()
-    conf.write_text(f"{before}\nMaxArraySize=11\n")
-    restart_controller(lab)
-    wait_until(lambda: "= 11\n" in lab.run(["scontrol", "show", "config"]).stdout, "the controller is up")
+    limit_arrays(lab, 11, f"{before}\nMaxArraySize=11\n")
     yield
-    conf.write_text(before)
+    limit_arrays(lab, 1001, before)
+
+
+def limit_arrays(lab: Lab, most: int, conf: str) -> None:
+    LabDirectories(lab.dir).slurm_conf.write_text(conf)
     restart_controller(lab)
-    wait_until(lambda: "= 1001\n" in lab.run(["scontrol", "show", "config"]).stdout, "the controller is up")
+    wait_until(lambda: f"= {most}\n" in lab.run(["scontrol", "show", "config"]).stdout, "the controller is up")
+    # An answer of Slurm that an earlier gsub kept has the old limit.
+    shutil.rmtree(find_cache_folder({}, pwd.getpwnam(ALICE).pw_uid), ignore_errors=True)
 
 
 def test_an_array_in_three_parts_is_one_array_for_its_user(
