@@ -202,6 +202,7 @@ def test_jobs_are_moved_for_others_and_continue_at_their_checkpoints(lab: Lab, o
     lab.clear()
 
 
+@pytest.mark.slow
 def test_a_lost_node_and_a_lost_controller_during_a_move(lab: Lab) -> None:
     jobs = Jobs(lab)
     add_run_times(lab)
