@@ -72,14 +72,14 @@ def test_jobs_share_a_gpu_and_slurm_has_the_end_of_each(lab: Lab, environ: dict[
     assert f"your job {holder} (predicted 2.0x together)" in said
     words = (f"--dependency=afternotok:{second}", "-c1", "--mem=10", "--wrap=touch after")
     after = lab.submit(*words, user=ALICE, cwd=folder)
-    wait_until(lambda: (folder / "second").exists(), "the second job runs")
+    wait_until(lambda: (folder / "second").exists(), "the second job runs", 120.0)
     assert lab.states(second) == ["PENDING"]
     assert f"it runs on the GPU of job {holder}" in watch(second)
     (folder / "end").touch()
     wait_until(lambda: f"it ran on the GPU of job {holder}" in watch(second), "it ends")
     # The third one is interrupted when the first is cancelled: it runs by itself, once.
     third, _ = submit(OTHER + THIRD, "small")
-    wait_until(lambda: (folder / "third").exists(), "the third job runs")
+    wait_until(lambda: (folder / "third").exists(), "the third job runs", 120.0)
     assert (lab.states(third), (folder / "large").exists()) == (["PENDING"], False)
     lab.run(["scancel", large, holder])
     lab.wait_job(holder, ("CANCELLED",))
