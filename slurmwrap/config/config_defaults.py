@@ -243,7 +243,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSharing:
+class ShareSection:
     """Jobs of one user that share a GPU (docs/sharing.md)."""
 
     enabled: bool = True
@@ -445,7 +445,7 @@ class Config:
     pack: Pack = field(default_factory=Pack)
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
-    share: GpuSharing = field(default_factory=GpuSharing)
+    share: ShareSection = field(default_factory=ShareSection)
     order: Order = field(default_factory=Order)
     limit: Limit = field(default_factory=Limit)
     early: Early = field(default_factory=Early)

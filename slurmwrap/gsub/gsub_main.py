@@ -41,7 +41,6 @@ from slurmwrap.sbatch.passthrough import (
     open_file,
     remove_outer_job,
 )
-from slurmwrap.store.site_switch import read_site_switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -334,6 +333,9 @@ def _submit(
 
 def _find_switch_reason(config: configuration.Config, console: Console) -> str | None:
     """Return the reason if an administrator switched slurmwrap off, and print it for a person at a terminal."""
+    # Not needed by the many calls that are passed on before the configuration is read.
+    from slurmwrap.store.site_switch import read_site_switch
+
     switch = read_site_switch(config)
     if switch is None:
         return None

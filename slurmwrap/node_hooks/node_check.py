@@ -56,7 +56,7 @@ class Request:
         self.seconds = float(plain.get("seconds", 180))
 
 
-class Node:
+class CheckedNode:
     """What several checks share: the settings of the hooks, the request, the deadline, and NVML's answer."""
 
     def __init__(self, settings, request, deadline):
@@ -114,7 +114,7 @@ def main(argv):
         # Root's directory has root's marks. Where SlurmUser checks nodes, its own marks are elsewhere.
         settings.node_state_dir = "/tmp/slurmwrap-check-%d" % os.geteuid()
     request = Request(json.loads(argv[3]))
-    node = Node(settings, request, time.monotonic() + request.seconds)
+    node = CheckedNode(settings, request, time.monotonic() + request.seconds)
     record = {"version": VERSION, "node": settings.node, "release": settings.release, "checks": run_checks(node)}
     record.update(boot=kernel_log.boot(), reboot=node.needs_reboot())
     print(json.dumps(record, sort_keys=True), flush=True)

@@ -46,7 +46,7 @@ from slurmwrap.policy.early_findings import (
 from slurmwrap.policy.requeue import COMMENT_PREFIX, RETRY_JOB_COMMENT, RequeueSpec
 from slurmwrap.policy.run_from_slurm import record_of, run_key_from_job
 from slurmwrap.reconcile.judge_run import list_retry_starts, list_siblings, read_first_ends, read_output_ends
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, RunningWatch, run_for_each_job
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, RunningWatch, run_for_each_job, select_unwatched_jobs
 from slurmwrap.reconcile.run_time_lookup import find_run_time, find_submission
 
 # Jobs of one user that are read together, and new running jobs of which the submission is searched in one pass.
@@ -95,15 +95,8 @@ def _save_cpu_time(this_pass: ReconcilePass) -> None:
 
 
 def _update_watches(running: Mapping[RunKey, JobRecord], this_pass: ReconcilePass) -> None:
-    watches, new = this_pass.book.early.watches, this_pass.summary.ingested.submitted
-    for gone in watches.keys() - running.keys():
-        del watches[gone]
-    unknown = [
-        (key, job)
-        for key, job in running.items()
-        if key not in watches or (watches[key].submission is None and job.submitted_id in new)
-    ]
-    for key, job in unknown[:_SEARCHED]:
+    watches = this_pass.book.early.watches
+    for key, job in select_unwatched_jobs(running, watches, this_pass)[:_SEARCHED]:
         found = run_for_each_job(job, this_pass, partial(find_submission, job, this_pass), None)
         watches[key] = RunningWatch(submission=found)
 

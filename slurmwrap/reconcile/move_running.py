@@ -60,7 +60,14 @@ from slurmwrap.reconcile.move_view import (
     make_move_view,
 )
 from slurmwrap.reconcile.order_pending import find_order_settings
-from slurmwrap.reconcile.reconcile_context import MoveWatch, ReconcilePass, is_muted, mute_user, run_for_each_job
+from slurmwrap.reconcile.reconcile_context import (
+    MoveWatch,
+    ReconcilePass,
+    is_muted,
+    mute_user,
+    run_for_each_job,
+    select_unwatched_jobs,
+)
 from slurmwrap.reconcile.run_time_lookup import find_run_time, find_submission
 from slurmwrap.report.text_format import duration
 from slurmwrap.sbatch.move_options import Preemptible
@@ -109,15 +116,8 @@ def move_running(this_pass: ReconcilePass) -> None:
 
 
 def _update_watches(running: Mapping[RunKey, JobRecord], this_pass: ReconcilePass) -> None:
-    watches, new = this_pass.book.moves, this_pass.summary.ingested.submitted
-    for gone in watches.keys() - running.keys():
-        del watches[gone]
-    unknown = [
-        (key, job)
-        for key, job in running.items()
-        if key not in watches or (watches[key].submission is None and job.submitted_id in new)
-    ]
-    for key, job in unknown[:_SEARCHED]:
+    watches = this_pass.book.moves
+    for key, job in select_unwatched_jobs(running, watches, this_pass)[:_SEARCHED]:
         watches[key] = run_for_each_job(
             job, this_pass, partial(_make_watch, key, job, this_pass), MoveWatch(submission=None)
         )

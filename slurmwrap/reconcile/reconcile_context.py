@@ -358,6 +358,25 @@ class ReconcilePass:
         self._snapshot = None
 
 
+def select_unwatched_jobs(
+    running: Mapping[RunKey, JobRecord],
+    watches: dict[RunKey, MoveWatch] | dict[RunKey, RunningWatch],
+    this_pass: ReconcilePass,
+) -> list[tuple[RunKey, JobRecord]]:
+    """Drop the watches of jobs that run no more. Return the running jobs of which no submission was searched yet.
+
+    gsub may report a submission after its job has started.
+    """
+    for gone in watches.keys() - running.keys():
+        del watches[gone]
+    new = this_pass.summary.ingested.submitted
+    return [
+        (key, job)
+        for key, job in running.items()
+        if key not in watches or (watches[key].submission is None and job.submitted_id in new)
+    ]
+
+
 def run_for_each_job(job: JobRecord, this_pass: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
     """Return `work()` for one job, or `otherwise` on an error, so that one job's bad data does not stop all others."""
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_submit import FakeMemory, FakeSlurm, context, request, trial
 
-from slurmwrap.config.load_config import Config, GpuSharing
+from slurmwrap.config.load_config import Config, ShareSection
 from slurmwrap.errors import RefusedError
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
@@ -155,7 +155,7 @@ def test_a_small_job_asks_for_shards_where_the_site_wants_that(
 ) -> None:
     slurm, said = ShardedSlurm(), list[str]()
     memory.profiles["small"] = profile
-    at = replace(context(slurm, memory), say=said.append, config=Config(share=GpuSharing(shards=True)))
+    at = replace(context(slurm, memory), say=said.append, config=Config(share=ShareSection(shards=True)))
     asked = request("--prerun=off", "--resource-profile=small", *words, script=SCRIPT)
     send(prepare(asked, at), at, trial)
     (call,) = slurm.calls
@@ -166,6 +166,6 @@ def test_a_small_job_asks_for_shards_where_the_site_wants_that(
 
 
 def test_a_site_may_switch_it_off(memory: ShareMemory) -> None:
-    at = replace(context(FakeSlurm(), memory), config=Config(share=GpuSharing(enabled=False)))
+    at = replace(context(FakeSlurm(), memory), config=Config(share=ShareSection(enabled=False)))
     with pytest.raises(RefusedError, match="site has switched it off"):
         prepare(request("--prerun=off", script=SCRIPT), at)

@@ -146,9 +146,9 @@ def test_the_program_runs_under_python_3_6(open_dir: Path, munge_socket: str, li
     assert (failed, checks["gpus"]["state"]) == ([], "ok")
 
 
-def make_node(**asked: Any) -> node_check.Node:
+def make_node(**asked: Any) -> node_check.CheckedNode:
     """A node whose request is `asked`; its deadline is far away."""
-    return node_check.Node(None, node_check.Request(asked), FAR)
+    return node_check.CheckedNode(None, node_check.Request(asked), FAR)
 
 
 def make_port(root: Path, adapter: str, port: int, state: str, *, errors: int = 0, layer: str = "InfiniBand") -> Path:
@@ -189,7 +189,7 @@ def test_a_program_is_judged_by_its_exit_code_and_quoted_by_its_last_line() -> N
 
 
 def test_an_error_in_a_check_is_a_failure() -> None:
-    def broken(node: node_check.Node) -> tuple[str, str]:
+    def broken(node: node_check.CheckedNode) -> tuple[str, str]:
         raise RuntimeError("unexpected")
 
     found = node_check._run_check("mounts", broken, make_node())
