@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -26,7 +26,7 @@ from slurmwrap.lab import daemons, machine
 from slurmwrap.lab.daemons import as_service_of
 from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import cluster_of
-from slurmwrap.lab.lab_state import append_kernel_line, down
+from slurmwrap.lab.lab_state import append_kernel_line, down, read_state, write_state
 from slurmwrap.slurm.response_cache import find_cache_folder
 
 # Two ordinary accounts, made by the fixture lab_users. Each pytest process has its own: the state of gsub is in a home.
@@ -307,8 +307,12 @@ def restart_controller(lab: Lab, number: signal.Signals = signal.SIGTERM) -> Non
     wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     user = None if lab.slurm_user == "root" else lab.slurm_user
-    _, process = daemons.start("slurmctld", argv, layout, user=user)
+    daemon, process = daemons.start("slurmctld", argv, layout, user=user)
     process.returncode = 0  # it keeps running and ends with its lab
+    state = read_state(layout)
+    assert state is not None
+    others = tuple(one for one in state.daemons if one.name != "slurmctld")
+    write_state(layout, replace(state, daemons=(*others, daemon)))
 
 
 def cut_power(lab: Lab, node: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, restart_controller
+from realslurm import USERS, Lab, restart_controller, started
 from test_own_retries_lab import GSUB, why
 from waiting import wait_until
 
@@ -16,7 +16,7 @@ from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.slurm.response_cache import find_cache_folder
 
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
+pytestmark = pytest.mark.lab
 SCRIPT = """#!/bin/bash
 #SBATCH --array=0-24%8 --gres=gpu:1 --output=%A_%a.out -c1
 echo "$SLURM_ARRAY_TASK_ID|$SLURM_ARRAY_TASK_COUNT|$SLURM_ARRAY_TASK_MAX|$SLURM_ARRAY_JOB_ID|$1" >> seen
@@ -33,22 +33,20 @@ def nothing(lab: Lab) -> dict[str, str]:
     return {"SLURMWRAP_CONFIG": "/var/tmp/absent.toml", "XDG_STATE_HOME": state}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_arrays(lab: Lab) -> Iterator[None]:
-    """In this file Slurm takes the indices 0 to 10."""
-    conf = LabDirectories(lab.dir).slurm_conf
-    before = conf.read_text()
-    limit_arrays(lab, 11, f"{before}\nMaxArraySize=11\n")
-    yield
-    limit_arrays(lab, 1001, before)
-
-
-def limit_arrays(lab: Lab, most: int, conf: str) -> None:
-    LabDirectories(lab.dir).slurm_conf.write_text(conf)
-    restart_controller(lab)
-    wait_until(lambda: f"= {most}\n" in lab.run(["scontrol", "show", "config"]).stdout, "the controller is up")
-    # An answer of Slurm that an earlier gsub kept has the old limit.
-    shutil.rmtree(find_cache_folder({}, pwd.getpwnam(ALICE).pw_uid), ignore_errors=True)
+@pytest.fixture(scope="module")
+def lab(lab_scratch: Path) -> Iterator[Lab]:
+    """A lab of its own, in which Slurm takes the indices 0 to 10."""
+    with started(lab_scratch / "small-arrays") as running, running.without_hooks():
+        conf = LabDirectories(running.dir).slurm_conf
+        conf.write_text(f"{conf.read_text()}\nMaxArraySize=11\n")
+        restart_controller(running)
+        shown = ["scontrol", "show", "config"]
+        wait_until(lambda: "= 11\n" in running.run(shown).stdout, "the controller is up")
+        states = ["sinfo", "-h", "-o", "%T"]
+        wait_until(lambda: set(running.run(states).stdout.split()) == {"idle"}, "the nodes have answered")
+        # What an earlier gsub kept of this lab has the old limit.
+        shutil.rmtree(find_cache_folder({}, pwd.getpwnam(ALICE).pw_uid), ignore_errors=True)
+        yield running
 
 
 def test_an_array_in_three_parts_is_one_array_for_its_user(
