@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from container_image import FAKE_TORCH, build_image
 from realslurm import USERS, Lab
+from waiting import wait_for
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(300)]
@@ -98,7 +99,9 @@ def test_an_error_in_a_log_that_only_the_container_wrote_elsewhere_is_explained(
     assert done.returncode == 0, done.stderr
     number = done.stdout.split()[-1]
     lab.wait_job(int(number), {"FAILED"}, timeout=120)
-    why = lab.run(["slurmwrap", "why", number], user=ALICE).stdout
+    # The Epilog's record comes after the job's final state.
+    ask = ["slurmwrap", "why", number]
+    why = wait_for(lambda: lab.run(ask, user=ALICE).stdout, lambda text: "KeyError" in text, 60)
     assert "KeyError: 'lost'" in why, why
     assert f"{out}/train.log" in why and "out of memory" not in why, why
     lab.run(["rm", "-rf", str(out)], user=ALICE)
