@@ -77,7 +77,8 @@ def explain_queue(jobs: Sequence[PendingJob], snapshot: Snapshot) -> tuple[Expla
         for name in {job.record.address, str(job.record.submitted_id), str(job.record.job_id)}:
             by_id.setdefault(name, []).append(job.record.address)
     held_up = _find_held_up(alone, by_id)
-    explained = [_explain_chain(one, alone, held_up) for one in alone.values()]
+    roots = _find_roots(held_up)
+    explained = [_explain_chain(one, alone, held_up, roots) for one in alone.values()]
     order = list(QueueProblem)
     return tuple(
         sorted(explained, key=lambda one: (order.index(one.problem), -one.job.record.gpus, one.job.record.submit_time))
@@ -267,18 +268,38 @@ def _list_links(one: ExplainedJob, by_id: Mapping[str, Sequence[str]]) -> set[st
     return {address for job in jobs for address in by_id.get(job.removesuffix("_*"), ())} - {one.job.record.address}
 
 
-def _explain_chain(one: ExplainedJob, alone: Mapping[str, ExplainedJob], held_up: Mapping[str, str]) -> ExplainedJob:
+def _find_roots(held_up: Mapping[str, str]) -> Mapping[str, tuple[str, int]]:
+    """Return, for each job that is held up, the first job of its chain and how many jobs away it is.
+
+    `held_up` names a job only after the job that it waits for.
+    """
+    roots: dict[str, tuple[str, int]] = {}
+    for address, target in held_up.items():
+        root, distance = roots.get(target, (target, 0))
+        roots[address] = (root, distance + 1)
+    return roots
+
+
+def _explain_chain(
+    one: ExplainedJob,
+    alone: Mapping[str, ExplainedJob],
+    held_up: Mapping[str, str],
+    roots: Mapping[str, tuple[str, int]],
+) -> ExplainedJob:
     """Replace the reason of a job that is held up by the reason of the first job of its chain."""
-    chain = [one.job.record.address]
-    while chain[-1] in held_up:
-        chain.append(held_up[chain[-1]])
-    if len(chain) == 1:
+    address = one.job.record.address
+    if address not in roots:
         return one
-    root = alone[chain[-1]]
-    links = chain[1:] if len(chain) <= _MOST_LINKS else [chain[1], f"{len(chain) - 3} more", chain[-1]]
+    name, distance = roots[address]
+    links = [held_up[address]]
+    while links[-1] != name and distance < _MOST_LINKS:
+        links.append(held_up[links[-1]])
+    if distance >= _MOST_LINKS:
+        links += [f"{distance - 2} more", name]
+    root = alone[name]
     return ExplainedJob(
         job=one.job,
         problem=QueueProblem.CHAIN,
         words=f"it waits for {', which waits for '.join(links)}: {root.words}",
-        way_out=f"for {chain[-1]}: {root.way_out}" if root.way_out else "",
+        way_out=f"for {name}: {root.way_out}" if root.way_out else "",
     )
