@@ -198,17 +198,30 @@ events_logger = "file"
 """
 
 
+@pytest.fixture(scope="module")
+def podman_sites() -> Iterator[list[Site]]:
+    """The sites whose user's Podman has images; their storage is emptied after the last test of the file."""
+    sites: list[Site] = []
+    yield sites
+    for site in sites[:1]:
+        reset = site.as_user(["podman", "system", "reset", "-f"])
+        subprocess.run(reset, capture_output=True, timeout=allow(60.0), cwd="/", check=False)
+
+
 @pytest.fixture
-def podman(site: Site, need: Callable[[str], None]) -> Iterator[Site]:
+def podman(site: Site, need: Callable[[str], None], podman_sites: list[Site]) -> Site:
     """A site whose user has the image `train` in Podman's storage."""
     if os.geteuid() == 0 and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
         site.cgroups = ("unshare", "--mount", "sh", "-c", ONLY_CGROUP2, "sh")
+    site.environ["XDG_RUNTIME_DIR"] = f"{site.home}/run"
+    if podman_sites:
+        return site
     settings = site.home / ".config/containers/containers.conf"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(CONTAINERS_CONF)
-    site.environ["XDG_RUNTIME_DIR"] = f"{site.home}/run"
     site._give(site.home)
     need("podman")
+    podman_sites.append(site)
     archive = site.home / "train.tar"
     subprocess.run(["tar", "-C", str(site.images / "train"), "-cf", str(archive), "."], check=True)
     load = ["podman", "import", "--change", "ENV=PYTHONPATH=/opt/lib", str(archive), "train"]
@@ -216,13 +229,4 @@ def podman(site: Site, need: Callable[[str], None]) -> Iterator[Site]:
         site.as_user(load), capture_output=True, text=True, timeout=allow(120.0), cwd="/", check=False
     )
     assert done.returncode == 0, done.stderr
-    try:
-        yield site
-    finally:
-        subprocess.run(
-            site.as_user(["podman", "system", "reset", "-f"]),
-            capture_output=True,
-            timeout=allow(60.0),
-            cwd="/",
-            check=False,
-        )
+    return site
