@@ -571,7 +571,7 @@ def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("at_start", ["restore", "keep"])
-@pytest.mark.parametrize("jobs", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("jobs", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_job_is_killed_before_its_users_limit_wherever_the_reconciler_is_killed(
     tmp_path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
