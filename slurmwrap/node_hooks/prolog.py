@@ -5,7 +5,7 @@ When the gate is on (prolog_gate.py) it may refuse the node instead. Then it lea
 import os
 import time
 
-from . import gpu_addresses, hook_environment, munge_spool, node_state
+from . import gpu_addresses, hook_environment, munge_spool, network_ports, node_state
 from . import kernel_log
 from . import job_cgroup
 
@@ -34,6 +34,7 @@ def run(environ, settings, deadline):
         if found.get("refused") and _send_refusal(settings, job_id, facts, deadline) and _refuse(settings, job_id):
             return
     try:
+        mark["network"] = _read_network(settings, facts, deadline - SEND_S)
         node_state.save_mark(settings, job_id, mark)
         uid, sluid = hook_environment.number(environ, "SLURM_JOB_UID"), hook_environment.sluid(environ)
         sample_gpus = _make_gpu_sampler(environ, settings, mark, facts, sluid)
@@ -43,6 +44,16 @@ def run(environ, settings, deadline):
     if facts.get("gate", {}).get("refused"):
         facts["gate"].update(refused=False, why_not="the refusal could not be recorded")
     munge_spool.send(_observation(settings, job_id, facts), settings, deadline)
+
+
+def _read_network(settings, facts, deadline):
+    try:
+        found, error = network_ports.read(settings, deadline)
+    except Exception as error_read:
+        found, error = None, "%s: %s" % (type(error_read).__name__, error_read)
+    if error:
+        facts["network_error"] = error
+    return found
 
 
 def _make_gpu_sampler(environ, settings, mark, facts, sluid):
