@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("tests", "tests/node_hooks")]
 
-from hook_site import Site, make_site
-from port_tree import write_ib, write_net
+from hook_site import Site, make_site  # noqa: E402
+from port_tree import write_ib, write_net  # noqa: E402
 
 
 def main() -> None:

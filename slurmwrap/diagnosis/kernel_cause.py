@@ -1,4 +1,4 @@
-"""Find the cause that a node's kernel log, or NVML, shows for the end of a run. Pure.
+"""Find the cause that a node's kernel log, NVML, or its network ports show for the end of a run. Pure.
 
 Kernel lines decide where the application's text is ambiguous (an unspecified launch failure, a bare NCCL time-out).
 They do not turn a syntax error into a hardware fault. Only kernel, Slurm and NVML may blame a node.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from slurmwrap.diagnosis.network_facts import list_broken_links
 from slurmwrap.diagnosis.signatures import SignatureSet, compile_pattern
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.diagnosis.xid import XidEvent, get_action, get_category, get_meaning, is_conclusive, parse_xids
@@ -34,6 +35,13 @@ AMBIGUOUS = frozenset(
         "network_error",
     )
 )
+# Failures that a broken link of a node explains, with the words that they must have, or must not have, if it is not
+# clear from the category alone.
+_LINK_CATEGORIES = frozenset(("nccl_error", "mpi_runtime_failure", "mpi_error", "network_error"))
+_LINK_WORDS = re.compile(
+    r"UCX|UCT|[Tt]ransport|[Rr]etry|\b[Ii][Bb]V?_|ibv_|verbs|openib|[Tt]im(?:ed|e) ?-?out|[Cc]onnection|btl|OFI|MTL"
+)
+_WRONG_CALL = re.compile(r"[Ii]nvalid (?:usage|argument)|ncclInvalid|[Dd]uplicate GPU|out of memory")
 _NODE_ACTIONS = ("RESET", "REBOOT", "DRAIN")
 # A number in place of a word is an action that the hook's NVML binding does not know (node_hooks/nvml.py).
 _NVML = re.compile(
@@ -79,6 +87,37 @@ def find_kernel_cause(
     causes = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
     cause = min(causes, key=lambda cause: (cause.rank, cause.line), default=None)
     return _find_reason_for_recovery(cause, causes) if cause is not None else None
+
+
+def find_link_cause(lines: tuple[str, ...], category: str, text: str) -> KernelCause | None:
+    """Return the broken link that explains an error of `category` with this text; None without one.
+
+    `lines`: Evidence.network. If links of several nodes broke, a switch is more likely at fault than one of them: None.
+    """
+    if category not in _LINK_CATEGORIES or _WRONG_CALL.search(text):
+        return None
+    if category == "mpi_error" and not _LINK_WORDS.search(text):
+        return None
+    events = list_broken_links(lines)
+    if category == "network_error":
+        # Services outside the cluster are reached by Ethernet.
+        events = [event for event in events if ": Ethernet " in event.text]
+    if len({event.node for event in events}) != 1:
+        return None
+    event = events[0]
+    what = event.text.partition(": ")[2]
+    return KernelCause(
+        category="node_failure",
+        signature=f"network.link_{event.kind}",
+        node=event.node,
+        line=0,
+        text=event.text,
+        meaning=what,
+        conclusive=False,
+        rank=2,
+        advice=f"Nothing to fix in the program: on {event.node}, {what}; the job must run on another node.",
+        source="network",
+    )
 
 
 def _find_reason_for_recovery(cause: KernelCause, causes: list[KernelCause]) -> KernelCause:

@@ -20,6 +20,7 @@ UNREAD = "the output was not read"
 _HOOK_PROBLEMS = (
     ("gpu_error", "GPUs could not be read"),
     ("kernel_error", "kernel log"),
+    ("network_error", "network ports could not be read"),
     ("lost", "lost"),
     ("errors", "failed in part"),
     ("clock_jump_s", "the clock was set while the job ran, by seconds"),

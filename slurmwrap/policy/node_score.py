@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.config.load_config import Nodes
+from slurmwrap.diagnosis.network_facts import DOWN, NOISY, parse_port_event
 from slurmwrap.diagnosis.xid import XIDS, XidEvent, get_action, get_category, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_run import StrikeRecord
@@ -26,6 +27,8 @@ WEIGHTS: Mapping[str, float] = {
     "removal": 0.5,  # taken out of service: people may have planned it
     "noted": 0.25,  # the driver repaired it by itself (row remapped, contained error)
 }
+# A lost link may be the fault of the cable or the switch as well, so it never drains a node.
+_PORT_GRADES = {DOWN: "suspect", NOISY: "noted"}
 _CERTAIN_GRADES = ("conclusive", "suspect")
 # A program's fault counts if this many users met it on one GPU within a day (facts of the Xid table).
 _APPLICATION_USERS, _APPLICATION_S = 3, 86400.0
@@ -40,7 +43,7 @@ _MAX_SHARES = 64
 class ScoreTerm:
     """One term of a node's sum. `weight` 0: it does not count, for the reason in `why_not`."""
 
-    kind: str  # "xid", "strike", "node_failure", "multi_node_failure" or "removal".
+    kind: str  # "xid", "port", "strike", "node_failure", "multi_node_failure" or "removal".
     # A key of WEIGHTS, or "share": one of several nodes that may be at fault.
     grade: str
     weight: float
@@ -116,6 +119,8 @@ def _collect_terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTe
         found[strike.node].append(_make_strike_term(strike))
     for node, term in _make_gpu_fault_terms(history.gpu_faults):
         found[node].append(term)
+    for node, term in _make_port_terms(history.gpu_faults):
+        found[node].append(term)
     for failure in history.failures:
         for node, term in _make_failure_terms(failure):
             found[node].append(term)
@@ -173,6 +178,32 @@ def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Sco
             )
         elif fault.incident and grade != "conclusive":
             term = _make_void_term(term, f"part of incident {fault.incident}")
+        yield fault.node, term
+
+
+def _make_port_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
+    """Yield one term for each broken link and job. Jobs that shared the node while one link went down count once."""
+    seen: set[tuple[str, ...]] = set()
+    for fault in sorted(faults, key=lambda one: one.at):
+        event = parse_port_event(fault.text)
+        grade = _PORT_GRADES.get(event.kind, "") if event is not None else ""
+        if event is None or event.node != fault.node or not grade:
+            continue
+        term = ScoreTerm(
+            kind="port",
+            grade=grade,
+            weight=WEIGHTS[grade],
+            at=fault.at,
+            job_id=fault.job_id,
+            uid=fault.uid,
+            text=event.text,
+        )
+        same = (fault.node, event.port, event.kind, event.downs or str(fault.job_id))
+        if same in seen:
+            term = _make_void_term(term, "another job on the node saw the same event")
+        elif fault.incident:
+            term = _make_void_term(term, f"part of incident {fault.incident}")
+        seen.add(same)
         yield fault.node, term
 
 
