@@ -182,7 +182,7 @@ def _select_diagnosis(evidence: Evidence, views: tuple[LogView, ...], kernel: Ke
         return _diagnose_by_match(root, views)
     if kernel is not None and _is_kernel_decisive(kernel, root):
         return _diagnose_by_kernel(kernel, root, views)
-    if root is not None and (link := find_link_cause(evidence.network, root.category, root.text)):
+    if root is not None and (link := find_link_cause(evidence, root.category, root.text)):
         return replace(_diagnose_by_kernel(link, root, views), node=link.node)
     if _is_out_of_host_memory(evidence, root):
         return _make_diagnosis("cpu_oom", "cgroup.oom_kill", 0.95, (_cite("slurm", 0, _describe_memory(evidence)),))

@@ -14,7 +14,7 @@ from slurmwrap.diagnosis.signatures import SignatureSet, compile_pattern
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.diagnosis.xid import XidEvent, get_action, get_category, get_meaning, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.model.evidence import KernelLine
+from slurmwrap.model.evidence import Evidence, KernelLine
 
 # Categories of application errors that are too vague to outweigh the kernel.
 AMBIGUOUS = frozenset(
@@ -35,13 +35,14 @@ AMBIGUOUS = frozenset(
         "network_error",
     )
 )
-# Failures that a broken link of a node explains, with the words that they must have, or must not have, if it is not
-# clear from the category alone.
+# Failures that a broken link of a node can explain, and the words that decide where the category alone does not.
 _LINK_CATEGORIES = frozenset(("nccl_error", "mpi_runtime_failure", "mpi_error", "network_error"))
 _LINK_WORDS = re.compile(
     r"UCX|UCT|[Tt]ransport|[Rr]etry|\b[Ii][Bb]V?_|ibv_|verbs|openib|[Tt]im(?:ed|e) ?-?out|[Cc]onnection|btl|OFI|MTL"
 )
-_WRONG_CALL = re.compile(r"[Ii]nvalid (?:usage|argument)|ncclInvalid|[Dd]uplicate GPU|out of memory")
+_NOT_OF_LINKS = re.compile(
+    r"[Ii]nvalid (?:usage|argument)|ncclInvalid|[Dd]uplicate GPU|out of memory|unhandled cuda error|no socket interface"
+)
 _NODE_ACTIONS = ("RESET", "REBOOT", "DRAIN")
 # A number in place of a word is an action that the hook's NVML binding does not know (node_hooks/nvml.py).
 _NVML = re.compile(
@@ -89,16 +90,19 @@ def find_kernel_cause(
     return _find_reason_for_recovery(cause, causes) if cause is not None else None
 
 
-def find_link_cause(lines: tuple[str, ...], category: str, text: str) -> KernelCause | None:
+def find_link_cause(evidence: Evidence, category: str, text: str) -> KernelCause | None:
     """Return the broken link that explains an error of `category` with this text; None without one.
 
-    `lines`: Evidence.network. If links of several nodes broke, a switch is more likely at fault than one of them: None.
+    If links of several nodes broke, a switch is more likely at fault than one of them: None. Ranks on one node do not
+    use its links.
     """
-    if category not in _LINK_CATEGORIES or _WRONG_CALL.search(text):
+    if category not in _LINK_CATEGORIES or _NOT_OF_LINKS.search(text):
+        return None
+    if category != "network_error" and len(evidence.nodes) == 1:
         return None
     if category == "mpi_error" and not _LINK_WORDS.search(text):
         return None
-    events = list_broken_links(lines)
+    events = list_broken_links(evidence.network)
     if category == "network_error":
         # Services outside the cluster are reached by Ethernet.
         events = [event for event in events if ": Ethernet " in event.text]

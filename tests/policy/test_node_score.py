@@ -278,3 +278,38 @@ def test_kernel_lines_from_other_sources_than_an_epilog_do_not_count() -> None:
     assert list_gpu_faults(epilog(line, node="")) == ()
     assert list_gpu_faults(epilog(facts={"kernel": "NVRM: Xid (PCI:0000:05:00): 79"})) == ()
     assert list_gpu_faults(epilog(facts={"logs": [{"text": line}], "kernel": ["x", 7]})) == ()
+
+
+def lost_link(job_id: int, downs: int = 7, uid: int = 0, text: str = "went down 1 time while the job ran") -> GpuFault:
+    line = f"network on n1: InfiniBand port mlx5_0/1 {text}" + (f" (link_downed {downs})" if downs else "")
+    return GpuFault(node="n1", at=START - DAY + job_id, job_id=job_id, uid=uid or 1000 + job_id, text=line)
+
+
+NOISE = "has too many errors: symbol_error 900 in 2.0 h"
+
+
+@pytest.mark.parametrize(
+    ("faults", "weight", "status"),
+    [
+        ((lost_link(1),), 1.0, OK),
+        ((lost_link(1), lost_link(2)), 1.0, OK),  # two jobs on the node saw one event
+        ((lost_link(1), lost_link(2, 8)), 2.0, SUSPECT),
+        ((lost_link(1, 1), lost_link(2, 2), lost_link(3, 3)), 3.0, LEMON),
+        ((lost_link(1, 0, text=NOISE), lost_link(2, 0, text=NOISE)), 0.5, OK),
+        ((lost_link(1, 0, text="has errors: symbol_error 9 in 2.0 h"),), None, OK),
+        ((replace(lost_link(1), node="n2"),), None, OK),  # a line about another node
+        ((replace(lost_link(1), incident="i1"), lost_link(2, 8)), 1.0, OK),  # the switch
+    ],
+)
+def test_broken_links_count(faults: tuple[GpuFault, ...], weight: float | None, status: str) -> None:
+    scores = compute_node_scores(NodeHistory(gpu_faults=faults, exposure=fleet_exposure()), RULES, now=START)
+    assert [(one.weight, one.status) for one in scores] == ([] if weight is None else [(weight, status)])
+    assert all(not one.conclusive for one in scores)
+
+
+def test_broken_links_are_stored_with_the_kernels_lines() -> None:
+    port = {"port": "mlx5_0/1", "link": "infiniband", "new": {"link_downed": 1, "symbol_error": 9}, "downs": 7}
+    facts = {"uid": 7, "network": {"ports": 1, "s": 3600, "changed": [port]}}
+    found = Observation(nonce="", cluster="c", job_id=1, context=Context.EPILOG, at=START, node="n1", facts=facts)
+    assert [fault.text for fault in list_gpu_faults(found)] == [lost_link(1).text]
+    assert list_gpu_faults(replace(found, context=Context.SUBMIT)) == ()
