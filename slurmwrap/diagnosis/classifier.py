@@ -77,6 +77,9 @@ def diagnose_run(evidence: Evidence, *, signatures: SignatureSet | None = None) 
     diagnosis = _add_steps(_add_context(diagnosis, views), views)
     if diagnosis.category != "time_limit":
         return diagnosis
+    slowed = [line for line in evidence.nvml if " was slowed down in " in line][:_HOOK_LINES]
+    cited = tuple(replace(_cite("hook", 0, line), role="support") for line in slowed)
+    diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *cited))
     logs = [view.log for view in views]
     return replace(diagnosis, remaining_s=find_remaining(logs, evidence.run_s, resumed=diagnosis.resumed))
 

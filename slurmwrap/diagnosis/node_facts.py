@@ -6,6 +6,7 @@ conclusive by NVIDIA's own statement come first: a recovery action, a lost GPU, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,14 @@ _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # maximum number of one Epilog
 _CAP = 500
 UNREAD = "the output was not read"
+# Clocks that were held down: fewer minutes of use, or a smaller share of them, are not shown.
+_LEAST_MINUTES, _SHOWN_SHARE, _LEAST_THERMAL_S = 5, 0.1, 60.0
+# gpud counts a GPU as unhealthy whose hardware slowed it down in 6 of 10 minutes (components/accelerator/nvidia/
+# hw-slowdown, DefaultStateHWSlowdownEventsThresholdFrequencyPerMinute).
+_LONG_SHARE = 0.6
+_SLOWED = re.compile(
+    r"NVML on (?P<node>[\w.-]{1,64}): GPU \d{1,4} was slowed down in (?P<slowed>\d+) of (?P<busy>\d+) min"
+)
 # What a hook reports that it could not do. For errors that quote a user's path (log_error) only the reason is shown.
 _HOOK_PROBLEMS = (
     ("gpu_error", "GPUs could not be read"),
@@ -40,7 +49,39 @@ def format_gpu_lines(epilog: Observation) -> list[str]:
     hung = epilog.facts.get("driver_hung")
     if isinstance(hung, Mapping):
         lines.append(f"NVML on {epilog.node}: the driver hangs in {_clean_line(hung.get('call'))}")
-    return lines[:_LINES]
+    return [*lines, *format_clock_lines(epilog)][:_LINES]
+
+
+def format_clock_lines(epilog: Observation) -> list[str]:
+    """Return a line for each GPU whose clock was held down while the job used it.
+
+    E.g. `NVML on n3: GPU 0 was slowed down in 34 of 100 minutes of use (hw_thermal 34), its SM clock was at 71 % ...`.
+    """
+    clocks = epilog.facts.get("clocks")
+    found = clocks.items() if isinstance(clocks, Mapping) else ()
+    lines = (_describe_clocks(str(index), gpu) for index, gpu in found if isinstance(gpu, Mapping))
+    return [f"NVML on {epilog.node}: GPU {line}"[:_CAP] for line in lines if line][:_LINES]
+
+
+def _describe_clocks(index: str, gpu: Mapping[str, Any]) -> str:
+    busy, slowed = _count(gpu, "busy"), _count(gpu, "slowed")
+    thermal_s, clock = gpu.get("thermal_s"), gpu.get("sm")
+    heat = float(thermal_s) if isinstance(thermal_s, int | float) else 0.0
+    often = slowed >= _SHOWN_SHARE * busy and slowed > 0
+    hot = heat >= max(_LEAST_THERMAL_S, _SHOWN_SHARE * 60 * busy)
+    if not index.isdigit() or busy < _LEAST_MINUTES or not (often or hot):
+        return ""
+    held = ", ".join(f"{_clean_line(name)} {_count(_get_part(gpu, 'held'), name)}" for name in _get_part(gpu, "held"))
+    text = f"{index} was slowed down in {slowed} of {busy} minutes of use" + (f" ({held})" if held else "")
+    if isinstance(clock, int | float) and 0 < clock <= 1:
+        text += f", its SM clock was at {100 * clock:.0f} % of its maximum"
+    return text + (f", {heat:.0f} s by heat" if heat >= 1 else "")
+
+
+def is_slowed_for_long(line: str) -> bool:
+    """Return True if this line shows that the clock was held down for most of the time that the GPU was in use."""
+    found = _SLOWED.match(line)
+    return found is not None and int(found["slowed"]) >= _LONG_SHARE * int(found["busy"])
 
 
 def format_hook_lines(hook: Observation) -> list[str]:

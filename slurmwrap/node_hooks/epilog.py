@@ -1,7 +1,7 @@
 """The Epilog hook: collects the facts about a job that ended on this node and sends them as one observation."""
 import time
 
-from . import checksum, gpu_addresses, hook_environment, network_ports, nvml, munge_spool, node_state
+from . import checksum, gpu_addresses, gpu_clocks, hook_environment, network_ports, nvml, munge_spool, node_state
 from . import kernel_log
 from . import log_tails
 
@@ -37,6 +37,7 @@ def _collect_facts(environ, settings, job_id, facts, deadline):
         late = min(deadline, time.monotonic() + LOGS_S)
         found.update(_collect_part(facts, "logs", lambda: log_tails.tails(environ, since, late)) or {})
     if own:
+        found.update(_collect_part(facts, "clocks", lambda: gpu_clocks.take(settings, job_id)) or {})
         late = min(deadline, time.monotonic() + NVML_S)
         lost = found.pop("fallen", "")
         found.update(_collect_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})

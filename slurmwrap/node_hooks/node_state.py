@@ -11,7 +11,8 @@ import time
 MARK_DAYS = 30
 # Age in seconds at which a refusal or a half-written file is removed; no process reads it any more.
 LEFT_S = 3600
-_TEMPORARY_SUFFIXES = (".mark", ".usage", ".refused", ".new")
+_OF_JOBS = (".mark", ".usage", ".clocks")
+_TEMPORARY_SUFFIXES = _OF_JOBS + (".refused", ".new")
 # Each has at most 380 KiB. The number is limited because /run is in memory.
 UNSENT_FILES = 64
 
@@ -99,7 +100,7 @@ def take_usage(settings, job_id):
 def _prune(directory):
     now = time.time()
     for name in os.listdir(directory):
-        age = MARK_DAYS * 86400 if name.endswith((".mark", ".usage")) else LEFT_S
+        age = MARK_DAYS * 86400 if name.endswith(_OF_JOBS) else LEFT_S
         path = os.path.join(directory, name)
         try:
             if name.endswith(_TEMPORARY_SUFFIXES) and os.lstat(path).st_mtime < now - age:

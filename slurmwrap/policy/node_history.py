@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slurmwrap.diagnosis.network_facts import format_port_lines, list_broken_links
+from slurmwrap.diagnosis.node_facts import format_clock_lines, is_slowed_for_long
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.model.observation import Context, Observation
@@ -22,7 +23,7 @@ _SPREAD = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """One line of an Epilog about a fault on `node` while the job ran: of the kernel about a GPU, or about a port."""
+    """One line of an Epilog about a fault on `node` while the job ran: a kernel line about a GPU, a port, or clocks."""
 
     node: str
     at: float
@@ -128,7 +129,7 @@ class NodeHistory:
 
 
 def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
-    """Return what an Epilog reports about GPUs (kernel lines) and broken links; () for other records."""
+    """Return what an Epilog reports about GPUs (kernel lines, held clocks) and broken links; () for other records."""
     found = observation.facts.get("kernel")
     if observation.context is not Context.EPILOG or not observation.node:
         return ()
@@ -137,7 +138,8 @@ def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
         if isinstance(found, list | tuple)
         else []
     )
-    links = [event.text for event in list_broken_links(tuple(format_port_lines(observation)))]
+    others = [event.text for event in list_broken_links(tuple(format_port_lines(observation)))]
+    others += filter(is_slowed_for_long, format_clock_lines(observation))
     uid = observation.facts.get("uid")
     return tuple(
         GpuFault(
@@ -147,7 +149,7 @@ def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
             uid=uid if isinstance(uid, int) else -1,
             text=text,
         )
-        for text in list(dict.fromkeys((*links, *_select_gpu_lines(texts))))[:_LINES]
+        for text in list(dict.fromkeys((*others, *_select_gpu_lines(texts))))[:_LINES]
     )
 
 

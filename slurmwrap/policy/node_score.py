@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.config.load_config import Nodes
 from slurmwrap.diagnosis.network_facts import DOWN, NOISY, parse_port_event
+from slurmwrap.diagnosis.node_facts import is_slowed_for_long
 from slurmwrap.diagnosis.xid import XIDS, XidEvent, get_action, get_category, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_run import StrikeRecord
@@ -43,7 +44,7 @@ _MAX_SHARES = 64
 class ScoreTerm:
     """One term of a node's sum. `weight` 0: it does not count, for the reason in `why_not`."""
 
-    kind: str  # "xid", "port", "strike", "node_failure", "multi_node_failure" or "removal".
+    kind: str  # "xid", "port", "clocks", "strike", "node_failure", "multi_node_failure" or "removal".
     # A key of WEIGHTS, or "share": one of several nodes that may be at fault.
     grade: str
     weight: float
@@ -119,7 +120,7 @@ def _collect_terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTe
         found[strike.node].append(_make_strike_term(strike))
     for node, term in _make_gpu_fault_terms(history.gpu_faults):
         found[node].append(term)
-    for node, term in _make_port_terms(history.gpu_faults):
+    for node, term in (*_make_port_terms(history.gpu_faults), *_make_clock_terms(history.gpu_faults)):
         found[node].append(term)
     for failure in history.failures:
         for node, term in _make_failure_terms(failure):
@@ -205,6 +206,23 @@ def _make_port_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTer
             term = _make_void_term(term, f"part of incident {fault.incident}")
         seen.add(same)
         yield fault.node, term
+
+
+def _make_clock_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
+    """Yield one term for each job that was slowed down for long: heat or power of the node, which drains nothing."""
+    for fault in {(fault.node, fault.job_id): fault for fault in faults if is_slowed_for_long(fault.text)}.values():
+        yield (
+            fault.node,
+            ScoreTerm(
+                kind="clocks",
+                grade="noted",
+                weight=WEIGHTS["noted"],
+                at=fault.at,
+                job_id=fault.job_id,
+                uid=fault.uid,
+                text=fault.text,
+            ),
+        )
 
 
 def _grade_event(event: XidEvent) -> str:

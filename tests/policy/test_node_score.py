@@ -313,3 +313,22 @@ def test_broken_links_are_stored_with_the_kernels_lines() -> None:
     found = Observation(nonce="", cluster="c", job_id=1, context=Context.EPILOG, at=START, node="n1", facts=facts)
     assert [fault.text for fault in list_gpu_faults(found)] == [lost_link(1).text]
     assert list_gpu_faults(replace(found, context=Context.SUBMIT)) == ()
+
+
+def test_clocks_that_were_held_down_for_long_are_noted() -> None:
+    def epilog(job_id: int, slowed: int) -> Observation:
+        clocks = {"0": {"busy": 100, "slowed": slowed, "held": {"hw_thermal": slowed}, "sm": 0.71, "thermal_s": 812.3}}
+        facts = {"uid": job_id, "clocks": clocks}
+        return Observation(
+            nonce="", cluster="c", job_id=job_id, context=Context.EPILOG, at=START - DAY, node="n1", facts=facts
+        )
+
+    (fault,) = list_gpu_faults(epilog(1, 70))
+    assert fault.text == (
+        "NVML on n1: GPU 0 was slowed down in 70 of 100 minutes of use (hw_thermal 70), "
+        "its SM clock was at 71 % of its maximum, 812 s by heat"
+    )
+    assert list_gpu_faults(epilog(1, 59)) == ()
+    history = NodeHistory(gpu_faults=tuple(list_gpu_faults(epilog(job, 90))[0] for job in range(1, 6)))
+    found = score_of(history)
+    assert (found.weight, {term.kind for term in found.terms}, found.status) == (1.25, {"clocks"}, SUSPECT)
