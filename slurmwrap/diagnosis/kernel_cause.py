@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from slurmwrap.diagnosis.amdgpu import parse_amdgpu
 from slurmwrap.diagnosis.network_facts import list_broken_links
 from slurmwrap.diagnosis.signatures import SignatureSet, compile_pattern
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
@@ -43,6 +44,9 @@ _LINK_WORDS = re.compile(
 _NOT_OF_LINKS = re.compile(
     r"[Ii]nvalid (?:usage|argument)|ncclInvalid|[Dd]uplicate GPU|out of memory|unhandled cuda error|no socket interface"
 )
+# Lines of drivers that name a process. The tables of Xids and of amdgpu judge them: a signature could match the name,
+# which a user chooses ("NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=GSP timed out").
+_IN_TABLES = ("NVRM: Xid ", "amdgpu ")
 _NODE_ACTIONS = ("RESET", "REBOOT", "DRAIN")
 # A number in place of a word is an action that the hook's NVML binding does not know (node_hooks/nvml.py).
 _NVML = re.compile(
@@ -85,7 +89,8 @@ def find_kernel_cause(
 
     `nvml`: Evidence.nvml, the driver's own report at the job's end.
     """
-    causes = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
+    causes = [*_list_xid_causes(lines), *_list_amdgpu_causes(lines)]
+    causes += [*_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
     cause = min(causes, key=lambda cause: (cause.rank, cause.line), default=None)
     return _find_reason_for_recovery(cause, causes) if cause is not None else None
 
@@ -155,9 +160,28 @@ def _make_xid_cause(event: XidEvent, category: str, node: str) -> KernelCause:
     )
 
 
+def _list_amdgpu_causes(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:
+    for event in parse_amdgpu(line.text for line in lines):
+        if not event.category:
+            continue
+        rank = 0 if event.conclusive else 1 if event.action in _NODE_ACTIONS else 3 if event.action == "APP" else 2
+        yield KernelCause(
+            category=event.category,
+            signature=f"kernel.amdgpu_{event.kind}",
+            node=lines[event.line - 1].node if event.action != "APP" else "",
+            line=event.line,
+            text=event.text,
+            meaning=event.meaning,
+            conclusive=event.conclusive,
+            rank=rank,
+        )
+
+
 def _list_signature_causes(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelCause]:
     needles = signatures.needles["kernel"]
     for number, line in enumerate(lines, 1):
+        if line.text.startswith(_IN_TABLES):
+            continue
         wanted = sorted({index for needle in needles if needle.literal in line.text for index in needle.wanted_by})
         for signature, pattern in (signatures.ranked[index] for index in wanted):
             if signature.role == "root" and compile_pattern(pattern).search(line.text[:2000]):

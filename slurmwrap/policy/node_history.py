@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from slurmwrap.diagnosis.amdgpu import parse_amdgpu
 from slurmwrap.diagnosis.network_facts import format_port_lines, list_broken_links
 from slurmwrap.diagnosis.node_facts import format_clock_lines, is_slowed_for_long
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -139,6 +140,7 @@ def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
         else []
     )
     others = [event.text for event in list_broken_links(tuple(format_port_lines(observation)))]
+    others += [event.text for event in parse_amdgpu(texts) if event.category]
     others += filter(is_slowed_for_long, format_clock_lines(observation))
     uid = observation.facts.get("uid")
     return tuple(

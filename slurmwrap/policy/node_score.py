@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.config.load_config import Nodes
+from slurmwrap.diagnosis.amdgpu import AmdgpuEvent, parse_amdgpu
 from slurmwrap.diagnosis.network_facts import DOWN, NOISY, parse_port_event
 from slurmwrap.diagnosis.node_facts import is_slowed_for_long
 from slurmwrap.diagnosis.xid import XIDS, XidEvent, get_action, get_category, is_conclusive, parse_xids
@@ -44,7 +45,7 @@ _MAX_SHARES = 64
 class ScoreTerm:
     """One term of a node's sum. `weight` 0: it does not count, for the reason in `why_not`."""
 
-    kind: str  # "xid", "port", "clocks", "strike", "node_failure", "multi_node_failure" or "removal".
+    kind: str  # "xid", "amdgpu", "port", "clocks", "strike", "node_failure", "multi_node_failure" or "removal".
     # A key of WEIGHTS, or "share": one of several nodes that may be at fault.
     grade: str
     weight: float
@@ -152,8 +153,11 @@ def _make_strike_term(strike: StrikeRecord) -> ScoreTerm:
 
 def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
     """Yield one term for each code, GPU and job. Program faults count only if several users met them on one GPU."""
-    events = [(fault, event) for fault in faults for event in parse_xids([fault.text])]
-    first = {(f.node, e.bus_id, e.code, f.job_id): (f, e) for f, e in reversed(events)}
+    events: list[tuple[GpuFault, XidEvent | AmdgpuEvent]] = []
+    for fault in faults:
+        events += ((fault, event) for event in parse_xids([fault.text]))
+        events += ((fault, event) for event in parse_amdgpu([fault.text]))
+    first = {(f.node, e.bus_id, _get_code(e), f.job_id): (f, e) for f, e in reversed(events)}
     program_faults: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
     for fault, event in first.values():
         if _grade_event(event) == "application":
@@ -164,7 +168,7 @@ def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Sco
         if not grade:
             continue
         term = ScoreTerm(
-            kind="xid",
+            kind="amdgpu" if isinstance(event, AmdgpuEvent) else "xid",
             grade=grade,
             weight=WEIGHTS[grade],
             at=fault.at,
@@ -225,8 +229,16 @@ def _make_clock_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTe
         )
 
 
-def _grade_event(event: XidEvent) -> str:
-    """Return the key of WEIGHTS by the Xid table; "" if another line decides or the code is unknown."""
+def _get_code(event: XidEvent | AmdgpuEvent) -> int | str:
+    return event.kind if isinstance(event, AmdgpuEvent) else event.code
+
+
+def _grade_event(event: XidEvent | AmdgpuEvent) -> str:
+    """Return the key of WEIGHTS by the tables of Xids and of amdgpu; "" if another line decides, or it is unknown."""
+    if isinstance(event, AmdgpuEvent):
+        if event.conclusive:
+            return "conclusive"
+        return {"RESET": "suspect", "APP": "application", "LOG": "noted"}.get(event.action, "")
     if is_conclusive(event):
         return "conclusive"
     action = get_action(event)

@@ -332,3 +332,24 @@ def test_clocks_that_were_held_down_for_long_are_noted() -> None:
     history = NodeHistory(gpu_faults=tuple(list_gpu_faults(epilog(job, 90))[0] for job in range(1, 6)))
     found = score_of(history)
     assert (found.weight, {term.kind for term in found.terms}, found.status) == (1.25, {"clocks"}, SUSPECT)
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        ("GPU reset(1) failed", "conclusive"),
+        ("GPU reset begin!", "suspect"),
+        ("2 uncorrectable hardware errors detected in umc block", "suspect"),
+        ("SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x00000012", "noted"),
+    ],
+)
+def test_kernel_lines_of_amds_driver_count_as_xids_do(text: str, grade: str) -> None:
+    fault = replace(xid(79, 1), text=f"amdgpu 0000:c1:00.0: amdgpu: {text}")
+    (term,) = score_of(NodeHistory(gpu_faults=(fault,))).terms
+    assert (term.kind, term.grade, term.gpu) == ("amdgpu", grade, "0000:c1:00")
+
+
+def test_page_faults_of_one_user_on_amds_gpus_do_not_count() -> None:
+    line = "amdgpu 0000:c1:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:1)"
+    faults = tuple(replace(xid(31, job, uid=7), text=line) for job in range(1, 9))
+    assert score_of(NodeHistory(gpu_faults=faults)).weight == 0
