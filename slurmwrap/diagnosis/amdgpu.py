@@ -47,7 +47,9 @@ _GPU, _ECC, _ACCESS = "gpu_hardware", "gpu_ecc_error", "invalid_memory_access"
 _MES = r"MES (?:failed to respon[ds]|ring buffer is full|might be in unrecoverable state)"
 _FAULT = r"\[(?:gfx|mm)hub\d?\] (?:no-retry |retry )?page fault \(|(?:VM|GPU) fault (?:detected|\()"
 _RESET_FAILED = r"GPU reset(?:\(\d{1,4}\))? failed|GPU [Rr]ecovery [Ff]ailed: "
-_UNCORRECTABLE = r"[1-9]\d{0,9} (?:new )?uncorrectable hardware errors? detected"
+_NEW_ERRORS = r"[1-9]\d{0,9} new uncorrectable hardware errors? detected"
+# Older kernels print the sum since the driver was loaded, and each time that anyone reads the counter in sysfs.
+_ERRORS = r"[1-9]\d{0,9} uncorrectable hardware errors? detected"
 _ATHUB = r"uncorrectable hardware error ?\(ERREVENT_ATHUB_INTERRUPT\) detected"
 _PSP = r"(?:PSP|psp) .{0,60}(?:failed|timed? ?out)"
 _THRESHOLD = r"RAS records: ?\d{1,9} exceed threshold"
@@ -64,7 +66,8 @@ _ROWS = (
     ("psp", _PSP, "the security processor of the GPU failed", _RESET, False, _GPU),
     ("resume", r"resume of IP block <\w{1,30}> failed", "a block of the GPU did not start", _RESET, False, _GPU),
     ("smu", _SMU, "the power controller of the GPU does not answer", _LOG, False, _GPU),
-    ("uncorrectable", _UNCORRECTABLE, "uncorrectable memory errors", _RESET, False, _ECC),
+    ("new_uncorrectable", _NEW_ERRORS, "uncorrectable memory errors", _RESET, False, _ECC),
+    ("uncorrectable", _ERRORS, "uncorrectable memory errors", _LOG, False, _ECC),
     ("ras_fatal", _ATHUB, "a fatal RAS error", _RESET, False, _ECC),
     ("poison", r"RAS poison ", "poisoned data was used", _RESET, False, _ECC),
     ("threshold", _THRESHOLD, "more bad memory pages than AMD's threshold", _DRAIN, True, _ECC),

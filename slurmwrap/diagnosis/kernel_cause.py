@@ -50,14 +50,15 @@ _IN_TABLES = ("NVRM: Xid ", "amdgpu ")
 _NODE_ACTIONS = ("RESET", "REBOOT", "DRAIN")
 # A number in place of a word is an action that the hook's NVML binding does not know (node_hooks/nvml.py).
 _NVML = re.compile(
-    r"NVML on ([\w.-]{1,64}): (?:GPU \S+ \([^)]{0,40}\) )?"
-    r"(?:asks for recovery action ([a-z]\w{2,40})|(is lost)|(has a failed row remapping)|(the driver hangs))"
+    r"(?:NVML|amdgpu) on ([\w.-]{1,64}): (?:GPU \S+ \([^)]{0,40}\) )?(?:asks for recovery action ([a-z]\w{2,40})"
+    r"|(is lost)|(has a failed row remapping)|(has new uncorrectable errors)|(the driver hangs))"
 )
 
 
 _NVML_MEANINGS = {
     "lost": "the GPU is lost",
     "row_remapping": "a row of its memory could not be remapped",
+    "errors": "its memory had uncorrectable errors while the job ran",
     "driver_hung": "its driver does not answer",
 }
 
@@ -208,10 +209,11 @@ def _list_nvml_causes(lines: tuple[str, ...]) -> Iterable[KernelCause]:
     """
     for text in lines:
         if found := _NVML.match(text):
-            node, action, lost, remapping, _ = found.groups()
-            kind = "lost" if lost else "row_remapping" if remapping else "recovery_action" if action else "driver_hung"
+            node, action, lost, remapping, errors, _ = found.groups()
+            kinds = (("lost", lost), ("row_remapping", remapping), ("recovery_action", action), ("errors", errors))
+            kind = next((name for name, is_found in kinds if is_found), "driver_hung")
             yield KernelCause(
-                category="gpu_ecc_error" if remapping else "gpu_hardware",
+                category="gpu_ecc_error" if remapping or errors else "gpu_hardware",
                 signature=f"nvml.{kind}",
                 node=node,
                 line=0,

@@ -110,7 +110,8 @@ def _format_gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
 
 
 def _format_lines(node: str, gpu: Mapping[str, Any], facts: Iterable[str]) -> Iterable[str]:
-    where = f"NVML on {node}: GPU {_clean_line(gpu.get('index'))} ({_clean_line(gpu.get('bus_id'))})"
+    source = "amdgpu" if gpu.get("vendor") == "amd" else "NVML"
+    where = f"{source} on {node}: GPU {_clean_line(gpu.get('index'))} ({_clean_line(gpu.get('bus_id'))})"
     return (f"{where} {fact}"[:_CAP] for fact in facts)
 
 
@@ -140,6 +141,11 @@ def _list_informative_facts(gpu: Mapping[str, Any]) -> Iterable[str]:
 def _describe_memory_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
     if count := _count(_get_part(gpu, "ecc_uncorrected"), "volatile"):
         yield f"has {count} uncorrected ECC errors since its last reset"
+    if new := _get_part(gpu, "new_ras"):
+        yield f"has new uncorrectable errors: {', '.join(f'{_clean_line(name)} {_count(new, name)}' for name in new)}"
+    pages = _get_part(gpu, "bad_pages")
+    if waiting := _count(pages, "pending") + _count(pages, "failed"):
+        yield f"has {waiting} bad memory pages that are not yet taken out of use"
     if _get_part(gpu, "sram").get("threshold_exceeded") is True:
         yield "has more SRAM errors than its threshold"
     if _get_part(gpu, "remapped_rows").get("pending") is True:

@@ -1,7 +1,8 @@
 """The Epilog hook: collects the facts about a job that ended on this node and sends them as one observation."""
+import os
 import time
 
-from . import checksum, gpu_addresses, gpu_clocks, hook_environment, network_ports, nvml, munge_spool, node_state
+from . import amd_gpus, checksum, gpu_addresses, gpu_clocks, hook_environment, network_ports, nvml, munge_spool, node_state
 from . import kernel_log
 from . import log_tails
 
@@ -40,13 +41,19 @@ def _collect_facts(environ, settings, job_id, facts, deadline):
         found.update(_collect_part(facts, "clocks", lambda: gpu_clocks.take(settings, job_id)) or {})
         late = min(deadline, time.monotonic() + NVML_S)
         lost = found.pop("fallen", "")
-        found.update(_collect_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})
+        found.update(_collect_part(facts, "gpu", lambda: _gpu_states(settings, own, late, since, lost)) or {})
     return found
 
 
 def _hook_version(settings):
     """Return release and checksum of this node's hooks. `slurmwrap doctor` compares them with the controller's."""
     return {"release": settings.release, "checksum": checksum.of(settings.directory)}
+
+
+def _gpu_states(settings, own, deadline, since, lost):
+    if os.path.exists(settings.nvidia_control):
+        return nvml.states(settings, own, deadline, since, lost)
+    return amd_gpus.states(settings, own, deadline)
 
 
 def _network(settings, before, deadline):

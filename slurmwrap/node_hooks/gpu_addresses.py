@@ -1,24 +1,24 @@
-"""Read the PCI addresses of a node's GPUs from the NVIDIA driver's files in /proc (adapter).
+"""Read the PCI addresses of a node's GPUs: NVIDIA's from the driver's files in /proc, AMD's from sysfs (adapter).
 
-A child process reads them, because the driver may hang.
+A child process reads those of NVIDIA, because the driver may hang.
 """
 import json
 import os
 import time
 
-from . import driver_guard
+from . import amd_gpus, driver_guard
 
 SECONDS = 1.0
 
 
 def addresses(settings, deadline):
-    """Return PCI addresses by device minor, which is Slurm's GPU index: {"0": "0000:05:00.0"}.
+    """Return PCI addresses by Slurm's GPU index, which is NVIDIA's device minor: {"0": "0000:05:00.0"}.
 
-    {} without the driver or when it hangs.
+    {} without a driver or when it hangs.
     """
     directory = os.path.join(settings.nvidia_proc, "gpus")
     if not os.path.isdir(directory):
-        return {}
+        return amd_gpus.addresses(settings.sysfs)
     late = min(deadline, time.monotonic() + SECONDS)
 
     def look(send):

@@ -9,9 +9,10 @@ a reader recognises one that it has by its number.
 """
 
 import json
+import os
 import time
 
-from . import driver_guard, gpu_clocks, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
+from . import amd_gpus, driver_guard, gpu_clocks, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
 
 PERIOD_S = 60.0
 # The job's mark is looked at once in this many seconds.
@@ -83,16 +84,17 @@ def _save_clocks(clocks, settings, job_id):
 
 def ask(settings, gpus, others, job_id, sluid):
     """Return a list of what gpu_use_query.py sent of each GPU; [] when the driver gives no answer."""
+
+    def query(send):
+        if os.path.exists(settings.nvidia_control):
+            gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi))
+        else:
+            amd_gpus.send_samples(settings.sysfs, gpus, send)
+
     try:
         if nvml.fallen(settings, ()):
             return []
-        answer = driver_guard.ask(
-            settings,
-            lambda send: gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi)),
-            time.monotonic() + QUERY_S,
-            ANSWER,
-            _last_call,
-        )
+        answer = driver_guard.ask(settings, query, time.monotonic() + QUERY_S, ANSWER, _last_call)
     except OSError:
         # Without its private directory a node cannot remember a stuck driver, so the driver is not asked.
         return []

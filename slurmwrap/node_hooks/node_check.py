@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 
-from . import deadline_child, gpu_addresses, hook_settings, kernel_log, nvml, nvml_ask, prolog_gate
+from . import amd_gpus, deadline_child, gpu_addresses, hook_settings, kernel_log, nvml, nvml_ask, prolog_gate
 
 VERSION = 1
 OK, FAIL, SKIPPED = "ok", "fail", "skipped"
@@ -154,8 +154,9 @@ def check_gpus(node):
     """Compare the number of GPUs that NVML sees with Slurm's."""
     wanted = node.request.gpus
     if wanted and not os.path.exists(node.settings.nvidia_control):
-        if _has_amd_gpu():
-            return SKIPPED, "AMD's GPUs are not checked"
+        amd = amd_gpus.find(node.settings.sysfs)
+        if amd:
+            return _check_amd_gpus(amd, wanted, node.until(NVML_S))
         return FAIL, "NVIDIA's driver is not loaded, and Slurm has %d GPUs on this node" % wanted
     nothing = _why_no_gpu_facts(node)
     if nothing:
@@ -172,11 +173,21 @@ def check_gpus(node):
     return (OK if seen == wanted else FAIL), "NVML sees %d GPUs, Slurm has %d" % (seen, wanted)
 
 
-def _has_amd_gpu(devices="/sys/bus/pci/devices"):
-    for path in glob.glob(os.path.join(devices, "*", "vendor")):
-        if _read(path) == "0x1002" and _read(os.path.join(os.path.dirname(path), "class"))[:4] in ("0x03", "0x12"):
-            return True
-    return False
+def _check_amd_gpus(amd, wanted, deadline):
+    """Compare the number of AMD's GPUs with Slurm's, and look for memory errors since the driver was loaded."""
+    if len(amd) != wanted:
+        return FAIL, "amdgpu has %d GPUs, Slurm has %d" % (len(amd), wanted)
+    found = deadline_child.call(
+        lambda send: send(json.dumps([amd_gpus.read_ras(device) for _, _, device in amd]).encode("ascii")), deadline, SEND
+    )
+    if not found.complete:
+        return FAIL, "amdgpu does not answer"
+    bad = []
+    for (index, address, _), errors in zip(amd, json.loads(found.data.decode("ascii"))):
+        if errors:
+            named = ", ".join("%s %d" % one for one in sorted(errors.items()))
+            bad.append("GPU %d (%s): uncorrectable errors since the driver was loaded: %s" % (index, address, named))
+    return (FAIL, "; ".join(bad)) if bad else (OK, "amdgpu has %d GPUs, as Slurm has" % wanted)
 
 
 def check_gpu_state(node):

@@ -157,7 +157,7 @@ def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Sco
     for fault in faults:
         events += ((fault, event) for event in parse_xids([fault.text]))
         events += ((fault, event) for event in parse_amdgpu([fault.text]))
-    first = {(f.node, e.bus_id, _get_code(e), f.job_id): (f, e) for f, e in reversed(events)}
+    first = {_get_key(fault, event): (fault, event) for fault, event in reversed(events)}
     program_faults: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
     for fault, event in first.values():
         if _grade_event(event) == "application":
@@ -229,8 +229,11 @@ def _make_clock_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTe
         )
 
 
-def _get_code(event: XidEvent | AmdgpuEvent) -> int | str:
-    return event.kind if isinstance(event, AmdgpuEvent) else event.code
+def _get_key(fault: GpuFault, event: XidEvent | AmdgpuEvent) -> tuple[str, ...]:
+    """Return what is equal for lines that count once: one code of a GPU in one job."""
+    code = event.kind if isinstance(event, AmdgpuEvent) else str(event.code)
+    # This line is repeated in later jobs, whenever the counter is read, until another error changes it.
+    return (fault.node, event.bus_id, code, event.text if code == "uncorrectable" else str(fault.job_id))
 
 
 def _grade_event(event: XidEvent | AmdgpuEvent) -> str:

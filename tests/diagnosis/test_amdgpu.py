@@ -59,7 +59,7 @@ def test_public_messages(message: dict[str, Any]) -> None:
         ("GPU Recovery Failed: -110", "reset_failed", True),
         ("device lost from bus!", "device_lost", True),
         ("2 uncorrectable hardware errors detected in umc block", "uncorrectable", False),
-        ("{7}socket: 0, die: 1, 3 new uncorrectable hardware errors detected in gfx block", "uncorrectable", False),
+        ("{7}socket: 0, die: 1, 3 new uncorrectable hardware errors detected in gfx block", "new_uncorrectable", False),
         ("RAS poison consumption, unmap queue flow succeeded: client id 27", "poison", False),
         ("RAS records:129 exceed threshold:128", "threshold", True),
         ("PSP create ring failed!", "psp", False),

@@ -339,7 +339,8 @@ def test_clocks_that_were_held_down_for_long_are_noted() -> None:
     [
         ("GPU reset(1) failed", "conclusive"),
         ("GPU reset begin!", "suspect"),
-        ("2 uncorrectable hardware errors detected in umc block", "suspect"),
+        ("2 new uncorrectable hardware errors detected in umc block", "suspect"),
+        ("2 uncorrectable hardware errors detected in umc block", "noted"),
         ("SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x00000012", "noted"),
     ],
 )
@@ -353,3 +354,9 @@ def test_page_faults_of_one_user_on_amds_gpus_do_not_count() -> None:
     line = "amdgpu 0000:c1:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:1)"
     faults = tuple(replace(xid(31, job, uid=7), text=line) for job in range(1, 9))
     assert score_of(NodeHistory(gpu_faults=faults)).weight == 0
+
+
+def test_a_counter_of_amds_driver_that_is_printed_again_counts_once() -> None:
+    line = "amdgpu 0000:c1:00.0: amdgpu: {} uncorrectable hardware errors detected in umc block"
+    faults = tuple(replace(xid(79, job), text=line.format(count)) for job, count in ((1, 2), (2, 2), (3, 2), (4, 3)))
+    assert score_of(NodeHistory(gpu_faults=faults)).weight == 0.5
