@@ -12,6 +12,7 @@ from typing import Any
 
 from slurmwrap.escape import marked
 from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.running_job import CLOCK_REASONS
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # maximum number of one Epilog
@@ -59,20 +60,25 @@ def format_clock_lines(epilog: Observation) -> list[str]:
     """
     clocks = epilog.facts.get("clocks")
     found = clocks.items() if isinstance(clocks, Mapping) else ()
-    lines = (_describe_clocks(str(index), gpu) for index, gpu in found if isinstance(gpu, Mapping))
-    return [f"NVML on {epilog.node}: GPU {line}"[:_CAP] for line in lines if line][:_LINES]
+    lines = [
+        f"NVML on {epilog.node}: GPU {index} {text}"
+        for index, gpu in found
+        if isinstance(gpu, Mapping) and str(index).isdigit() and (text := describe_held_clocks(gpu))
+    ]
+    return [line[:_CAP] for line in lines][:_LINES]
 
 
-def _describe_clocks(index: str, gpu: Mapping[str, Any]) -> str:
-    busy, slowed = _count(gpu, "busy"), _count(gpu, "slowed")
-    thermal_s, clock = gpu.get("thermal_s"), gpu.get("sm")
+def describe_held_clocks(counts: Mapping[str, Any]) -> str:
+    """Return "was slowed down in 34 of 100 minutes of use ..." from what the sampler counted of a GPU; "" if rarely."""
+    busy, slowed = _count(counts, "busy"), _count(counts, "slowed")
+    thermal_s, clock = counts.get("thermal_s"), counts.get("sm")
     heat = float(thermal_s) if isinstance(thermal_s, int | float) else 0.0
     often = slowed >= _SHOWN_SHARE * busy and slowed > 0
     hot = heat >= max(_LEAST_THERMAL_S, _SHOWN_SHARE * 60 * busy)
-    if not index.isdigit() or busy < _LEAST_MINUTES or not (often or hot):
+    if busy < _LEAST_MINUTES or not (often or hot):
         return ""
-    held = ", ".join(f"{_clean_line(name)} {_count(_get_part(gpu, 'held'), name)}" for name in _get_part(gpu, "held"))
-    text = f"{index} was slowed down in {slowed} of {busy} minutes of use" + (f" ({held})" if held else "")
+    held = ", ".join(f"{name} {_count(counts, name)}" for name in CLOCK_REASONS if _count(counts, name))
+    text = f"was slowed down in {slowed} of {busy} minutes of use" + (f" ({held})" if held else "")
     if isinstance(clock, int | float) and 0 < clock <= 1:
         text += f", its SM clock was at {100 * clock:.0f} % of its maximum"
     return text + (f", {heat:.0f} s by heat" if heat >= 1 else "")
@@ -171,7 +177,7 @@ def _get_part(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _count(facts: Mapping[str, Any], key: str) -> int:
     found = facts.get(key)
-    return found if isinstance(found, int) else 0
+    return int(found) if isinstance(found, int | float) and abs(found) < 1e15 else 0
 
 
 def _clean_line(value: object) -> str:

@@ -74,16 +74,24 @@ class ClockCounts:
             counted["thermal"] = (value, spent + (value - before if value >= before else value))
 
     def facts(self):
-        """Return the fact `clocks` (docs/records.md)."""
+        """Return {device minor: {"busy", "slowed", one for each reason, "sm", "thermal_s"}} (docs/records.md)."""
         found = {}
         for minor, counted in self.gpus.items():
-            one = dict((name, counted[name]) for name in ("busy", "slowed", "held"))
+            one = dict(counted["held"], busy=counted["busy"], slowed=counted["slowed"])
             if counted["known"]:
                 one["sm"] = round(counted["sm"] / counted["known"], 3)
             if "thermal" in counted:
                 one["thermal_s"] = round(counted["thermal"][1] / 1e9, 1)
-            found[str(minor)] = one
+            found[minor] = one
         return found
+
+    def add_to(self, message):
+        """Return a message of gpu_use_sampler.PendingSamples with what was counted."""
+        counted = self.facts()
+        for one in message["samples"]:
+            if not one["mig"] and one["gpu"] in counted:
+                one["clocks"] = counted[one["gpu"]]
+        return message
 
     def save(self, settings, job_id):
         """Leave the counts for the Epilog."""

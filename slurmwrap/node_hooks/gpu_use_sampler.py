@@ -67,10 +67,10 @@ def watch(
             _save_clocks(clocks, settings, job_id)
         ran, took = clock() - start, clock() - asked
         number = max(number + 1, int((ran + (SLOWER * took if took > SLOW_S else 0.0)) / PERIOD_S))
-        if pending.series and ran - pending.sent_at >= pending.wait_s(ran) and send(pending.message()):
+        if pending.series and ran - pending.sent_at >= pending.wait_s(ran) and send(clocks.add_to(pending.message())):
             pending.clear(ran)
     if pending.series:
-        send(pending.message())
+        send(clocks.add_to(pending.message()))
     return queries
 
 

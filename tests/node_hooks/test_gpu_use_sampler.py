@@ -283,8 +283,10 @@ def test_clocks_are_read_and_counted_while_a_gpu_is_in_use(
     node.run(600.0)
     found = gpu_clocks.take(node.settings, 41)
     held = dict.fromkeys(("hw_slowdown", "sw_thermal", "hw_thermal"), 7)
-    assert found["clocks"]["0"] == {"busy": 10, "slowed": 7, "held": held, "sm": 0.65, "thermal_s": 30.0}
+    assert found["clocks"]["0"] == {"busy": 10, "slowed": 7, **held, "sm": 0.65, "thermal_s": 30.0}
     assert found["clocks"]["1"]["busy"] == 0
+    (_, last) = node.sent[-1]
+    assert last["samples"][0]["clocks"] == found["clocks"]["0"]
     assert gpu_clocks.take(node.settings, 41) == {}
 
 
@@ -295,5 +297,5 @@ def test_the_epilog_sends_the_clocks_of_the_job(site: Site) -> None:
     counts = gpu_clocks.ClockCounts()
     counts.add([{"gpu": 0, "use": 99.0, "clocks": {"held": ["hw_thermal"], "sm": 0.5}}])
     counts.save(SimpleNamespace(node_state_dir=str(site.state)), 41)
-    assert epilog_facts(site)["clocks"] == {"0": {"busy": 1, "slowed": 1, "held": {"hw_thermal": 1}, "sm": 0.5}}
+    assert epilog_facts(site)["clocks"] == {"0": {"busy": 1, "slowed": 1, "hw_thermal": 1, "sm": 0.5}}
     assert not list(site.state.glob("*.clocks"))

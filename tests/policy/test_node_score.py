@@ -317,7 +317,7 @@ def test_broken_links_are_stored_with_the_kernels_lines() -> None:
 
 def test_clocks_that_were_held_down_for_long_are_noted() -> None:
     def epilog(job_id: int, slowed: int) -> Observation:
-        clocks = {"0": {"busy": 100, "slowed": slowed, "held": {"hw_thermal": slowed}, "sm": 0.71, "thermal_s": 812.3}}
+        clocks = {"0": {"busy": 100, "slowed": slowed, "hw_thermal": slowed, "sm": 0.71, "thermal_s": 812.3}}
         facts = {"uid": job_id, "clocks": clocks}
         return Observation(
             nonce="", cluster="c", job_id=job_id, context=Context.EPILOG, at=START - DAY, node="n1", facts=facts
