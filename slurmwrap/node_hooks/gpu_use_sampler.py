@@ -86,10 +86,10 @@ def ask(settings, gpus, others, job_id, sluid):
     """Return a list of what gpu_use_query.py sent of each GPU; [] when the driver gives no answer."""
 
     def query(send):
-        if os.path.exists(settings.nvidia_control):
-            gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi))
-        else:
+        if not os.path.exists(settings.nvidia_control) and amd_gpus.find(settings.sysfs):
             amd_gpus.send_samples(settings.sysfs, gpus, send)
+        else:
+            gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi))
 
     try:
         if nvml.fallen(settings, ()):
