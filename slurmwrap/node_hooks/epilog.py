@@ -2,7 +2,7 @@
 import os
 import time
 
-from . import amd_gpus, checksum, gpu_addresses, gpu_clocks, hook_environment, network_ports, nvml, munge_spool, node_state
+from . import checksum, gpu_addresses, hook_environment, network_ports, nvml, munge_spool, node_state
 from . import kernel_log
 from . import log_tails
 
@@ -38,7 +38,7 @@ def _collect_facts(environ, settings, job_id, facts, deadline):
         late = min(deadline, time.monotonic() + LOGS_S)
         found.update(_collect_part(facts, "logs", lambda: log_tails.tails(environ, since, late)) or {})
     if own:
-        found.update(_collect_part(facts, "clocks", lambda: gpu_clocks.take(settings, job_id)) or {})
+        found.update(_collect_part(facts, "clocks", lambda: node_state.take_clocks(settings, job_id)) or {})
         late = min(deadline, time.monotonic() + NVML_S)
         lost = found.pop("fallen", "")
         found.update(_collect_part(facts, "gpu", lambda: _gpu_states(settings, own, late, since, lost)) or {})
@@ -53,6 +53,9 @@ def _hook_version(settings):
 def _gpu_states(settings, own, deadline, since, lost):
     if os.path.exists(settings.nvidia_control):
         return nvml.states(settings, own, deadline, since, lost)
+    # Imported here, as each module takes a part of the hook's time.
+    from . import amd_gpus
+
     return amd_gpus.states(settings, own, deadline)
 
 

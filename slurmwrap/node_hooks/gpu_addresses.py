@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from . import amd_gpus, driver_guard
+from . import driver_guard
 
 SECONDS = 1.0
 
@@ -18,7 +18,7 @@ def addresses(settings, deadline):
     """
     directory = os.path.join(settings.nvidia_proc, "gpus")
     if not os.path.isdir(directory):
-        return amd_gpus.addresses(settings.sysfs)
+        return _read_amd(settings)
     late = min(deadline, time.monotonic() + SECONDS)
 
     def look(send):
@@ -26,6 +26,20 @@ def addresses(settings, deadline):
 
     found = driver_guard.ask(settings, look, late, 1 << 20, lambda _: directory)
     return json.loads(found.data.decode("utf-8")) if found.data and not found.error else {}
+
+
+def has_amd(settings):
+    """Return whether the node has GPUs of AMD's driver."""
+    return bool(_read_amd(settings))
+
+
+def _read_amd(settings):
+    if not os.path.isdir(os.path.join(settings.sysfs, "drm")):
+        return {}
+    # Imported here, as each module takes a part of the hook's time.
+    from . import amd_gpus
+
+    return amd_gpus.addresses(settings.sysfs)
 
 
 def _read(directory):

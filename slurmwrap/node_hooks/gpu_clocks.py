@@ -6,7 +6,6 @@ set (SW_POWER_CAP) and idling (GPU_IDLE) are normal and not counted.
 """
 import ctypes
 import json
-import os
 
 from . import node_state
 
@@ -96,23 +95,5 @@ class ClockCounts:
     def save(self, settings, job_id):
         """Leave the counts for the Epilog."""
         if self.gpus:
-            node_state.write(_path(settings, job_id), json.dumps(self.facts()).encode("ascii"))
-
-
-def take(settings, job_id):
-    """Return the fact `clocks` of a job and remove the file; {} when nothing was counted."""
-    found = node_state.read_json(_path(settings, job_id))
-    forget(settings, job_id)
-    return {"clocks": found} if found else {}
-
-
-def forget(settings, job_id):
-    """Remove what an earlier run of the job left."""
-    try:
-        os.unlink(_path(settings, job_id))
-    except OSError:
-        pass
-
-
-def _path(settings, job_id):
-    return os.path.join(settings.node_state_dir, "%d.clocks" % job_id)
+            path = node_state.clocks_path(settings.node_state_dir, job_id)
+            node_state.write(path, json.dumps(self.facts()).encode("ascii"))

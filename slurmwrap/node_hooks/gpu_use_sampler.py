@@ -50,7 +50,8 @@ def watch(
     host = HostUse(lambda: job_cgroup.sample_cgroup(settings.node, job_id, facts.get("uid"), sluid=sluid), start)
     pending, number, queries = PendingSamples(dict(facts, began=time.time())), 0, 0
     clocks = gpu_clocks.ClockCounts()
-    gpu_clocks.forget(settings, job_id)
+    # An earlier run of the job may have left a file.
+    node_state.take_clocks(settings, job_id)
     while first is not None and job_cgroup.device_and_inode(mark) == first:
         due = start + (number + 0.5) * PERIOD_S
         if clock() < due:

@@ -77,7 +77,8 @@ def find_ports(sysfs):
         path = os.path.join(sysfs, "net", name)
         device = os.path.join(path, "device")
         if os.path.exists(device) and not os.path.exists(os.path.join(device, "physfn")):
-            if _read(os.path.join(path, "type")) == ETHERNET:
+            # An interface on USB leads to the node's management controller.
+            if _read(os.path.join(path, "type")) == ETHERNET and "/usb" not in os.path.realpath(device):
                 found.append(("ethernet", name, path))
     return found[:PORTS]
 

@@ -97,6 +97,22 @@ def take_usage(settings, job_id):
     return dict(usage, mem_source="cgroup") if isinstance(usage, dict) else {}
 
 
+def clocks_path(directory, job_id):
+    """Return the path of the file in which the sampler of a job's GPUs keeps what held their clocks down."""
+    return os.path.join(directory, "%d.clocks" % job_id)
+
+
+def take_clocks(settings, job_id):
+    """Return the fact `clocks` that the sampler kept and remove the file; {} when it counted nothing."""
+    path = clocks_path(settings.node_state_dir, job_id)
+    found = read_json(path)
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+    return {"clocks": found} if found else {}
+
+
 def _prune(directory):
     now = time.time()
     for name in os.listdir(directory):

@@ -5,7 +5,7 @@ When the gate is on (prolog_gate.py) it may refuse the node instead. Then it lea
 import os
 import time
 
-from . import amd_gpus, gpu_addresses, hook_environment, munge_spool, network_ports, node_state
+from . import gpu_addresses, hook_environment, munge_spool, network_ports, node_state
 from . import kernel_log
 from . import job_cgroup
 
@@ -60,7 +60,7 @@ def _make_gpu_sampler(environ, settings, mark, facts, sluid):
     """Return the function that samples the job's GPUs while it runs; None without GPUs or their driver."""
     job_id, own = hook_environment.job_id(environ), hook_environment.gpu_indices(environ)
     known = sorted((int(minor), address) for minor, address in (mark.get("gpus") or {}).items())
-    if not own or not known or not (os.path.exists(settings.nvidia_control) or amd_gpus.find(settings.sysfs)):
+    if not own or not known or not (os.path.exists(settings.nvidia_control) or gpu_addresses.has_amd(settings)):
         return None
     gpus, others = [one for one in known if one[0] in own], [one for one in known if one[0] not in own]
     run = dict((key, facts[key]) for key in ("restarts", "uid"))

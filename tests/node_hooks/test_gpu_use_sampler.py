@@ -18,7 +18,7 @@ from hook_site import OLD_PYTHON, Site, add_gpu, epilog_facts
 from waiting import wait_until
 
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.node_hooks import gpu_clocks, gpu_use_sampler
+from slurmwrap.node_hooks import gpu_clocks, gpu_use_sampler, node_state
 from slurmwrap.node_hooks.gpu_use_sampler import LATER_S, PERIOD_S, PendingSamples
 from slurmwrap.node_hooks.hook_settings import HookSettings
 
@@ -210,7 +210,7 @@ def test_a_driver_that_hangs_is_asked_once(site: Site, libnvml: Callable[..., st
 
 HANGING = """
 import json, sys
-from slurmwrap.node_hooks import gpu_clocks, gpu_use_sampler
+from slurmwrap.node_hooks import gpu_clocks, gpu_use_sampler, node_state
 from slurmwrap.node_hooks.hook_settings import HookSettings
 gpu_use_sampler.QUERY_S = 1.0
 keys = dict.fromkeys(("cluster", "spool", "munge", "munge_socket", "kernel_log", "nvidia_proc"), "")
@@ -281,13 +281,13 @@ def test_clocks_are_read_and_counted_while_a_gpu_is_in_use(
 
     node.answer = answer
     node.run(600.0)
-    found = gpu_clocks.take(node.settings, 41)
+    found = node_state.take_clocks(node.settings, 41)
     held = dict.fromkeys(("hw_slowdown", "sw_thermal", "hw_thermal"), 7)
     assert found["clocks"]["0"] == {"busy": 10, "slowed": 7, **held, "sm": 0.65, "thermal_s": 30.0}
     assert found["clocks"]["1"]["busy"] == 0
     (_, last) = node.sent[-1]
     assert last["samples"][0]["clocks"] == found["clocks"]["0"]
-    assert gpu_clocks.take(node.settings, 41) == {}
+    assert node_state.take_clocks(node.settings, 41) == {}
 
 
 def test_the_epilog_sends_the_clocks_of_the_job(site: Site) -> None:

@@ -137,6 +137,9 @@ def test_only_physical_ports_are_read(node: Node) -> None:
     write_net(node.sysfs, "veth1", device=False)
     write_net(node.sysfs, "eth0v3")
     (node.sysfs / "net" / "eth0v3" / "device" / "physfn").mkdir()
+    write_net(node.sysfs, "usb0", device=False)
+    (node.sysfs / "pci" / "usb1" / "1-14").mkdir(parents=True)
+    (node.sysfs / "net" / "usb0" / "device").symlink_to(node.sysfs / "pci" / "usb1" / "1-14")  # of a BMC
     assert [name for _, name, _ in network_ports.find_ports(str(node.sysfs))] == [PORT, "eth0"]
 
 
