@@ -6,7 +6,8 @@ that later readers need (the node score reads it again), so nothing else is stor
 Thresholds. A link that goes down breaks the connections of a running job: Azure's node check (azurehpc-health-checks,
 check_ib_link_flapping) accepts no such event, and NVIDIA's NVSentinel (nic-health-monitor, link-counter-detection)
 counts `link_downed` above 0 as fatal, as it does local link integrity and buffer overrun errors. InfiniBand allows a
-bit error rate of 1e-12, at most 120 symbol errors an hour (the same document, by IBTA and Oracle). NVSentinel warns
+bit error rate of 1e-12, at most 120 symbol errors an hour (the same document, by IBTA and Oracle); symbol errors of HDR
+and NDR are those that error correction left (NVIDIA, ibdiagnet manual, Bit Error Rate). NVSentinel warns
 from 5 recoveries of a link a minute on; only the mean over the job is known here, so 5 an hour are the limit.
 """
 

@@ -14,8 +14,8 @@ import re
 import time
 
 from . import driver_guard, node_state
+from .watch_gpus import find_amd_gpus, list_amd_processes, list_directory, read_number, read_text
 
-VENDOR = "0x1002"
 COUNTERS = "amd.counters"
 LIMIT = 1 << 18
 LEFT = 16
@@ -24,29 +24,14 @@ RAS = re.compile(r"^(?:aca_)?([a-z_0-9]+?)(?:_err_count)?\Z")
 NOT_BLOCKS = ("features", "version", "schema", "event_state", "gpu_vram_bad_pages")
 
 
-def find(sysfs):
-    """Return [(index, PCI address, path of the device)] of AMD's GPUs, in the order of their render nodes.
-
-    Slurm numbers GPUs in the order of the files in gres.conf (gres_common.c); AutoDetect=rsmi takes the render nodes.
-    """
-    root, found = os.path.join(sysfs, "drm"), []
-    for name in _list_directory(root):
-        device = os.path.join(root, name, "device")
-        if re.match(r"^card\d+\Z", name) and _read(os.path.join(device, "vendor")) == VENDOR:
-            render = [int(one[7:]) for one in _list_directory(os.path.join(device, "drm")) if one.startswith("renderD")]
-            if render and os.path.exists(os.path.join(device, "mem_info_vram_total")):
-                found.append((render[0], os.path.basename(os.path.realpath(device)), device))
-    return [(index, address, device) for index, (_, address, device) in enumerate(sorted(found))]
-
-
 def addresses(sysfs):
     """Return PCI addresses by Slurm's index, as gpu_addresses.addresses does: {"0": "0000:c1:00.0"}."""
-    return dict((str(index), address) for index, address, _ in find(sysfs))
+    return dict((str(index), address) for index, address, _ in find_amd_gpus(sysfs))
 
 
 def states(settings, gpus, deadline):
     """Return the facts `gpu` and `gpu_error` about a job's GPUs, [(index, PCI address)]; {} without AMD's GPUs."""
-    devices = dict((address, device) for _, address, device in find(settings.sysfs))
+    devices = dict((address, device) for _, address, device in find_amd_gpus(settings.sysfs))
     if not devices:
         return {}
     wanted = [(index, address) for index, address in gpus if address]
@@ -73,18 +58,18 @@ def states(settings, gpus, deadline):
 
 
 def _read_state(sysfs, device):
-    found = {"processes": _list_processes(sysfs, device)}
+    found = {"processes": list_amd_processes(sysfs, device)[:LEFT]}
     if found["processes"]:
         # The driver frees the memory of an ended process a moment later.
         time.sleep(0.3)
-        found["processes"] = _list_processes(sysfs, device)
-    memory = [_read_number(os.path.join(device, "mem_info_vram_" + name)) for name in ("used", "total")]
+        found["processes"] = list_amd_processes(sysfs, device)[:LEFT]
+    memory = [read_number(os.path.join(device, "mem_info_vram_" + name)) for name in ("used", "total")]
     if None not in memory:
         found["memory"] = {"used_mib": memory[0] >> 20, "total_mib": memory[1] >> 20}
     errors = read_ras(device)
     if errors:
         found["ras"] = errors
-    pages = [line.rpartition(":")[2].strip() for line in _read(os.path.join(device, "ras", "gpu_vram_bad_pages")).split("\n")]
+    pages = [line.rpartition(":")[2].strip() for line in read_text(os.path.join(device, "ras", "gpu_vram_bad_pages")).split("\n")]
     pages = dict((flag, pages.count(flag)) for flag in ("R", "P", "F") if flag in pages)
     if pages:
         # R: reserved and not used any more; P: reserved at the next reset; F: could not be reserved.
@@ -95,11 +80,11 @@ def _read_state(sysfs, device):
 def read_ras(device):
     """Return {block: uncorrectable errors since the driver was loaded}, without those that have none."""
     found = {}
-    for name in _list_directory(os.path.join(device, "ras")):
+    for name in list_directory(os.path.join(device, "ras")):
         block = RAS.match(name)
         if block is None or name in NOT_BLOCKS:
             continue
-        count = re.search(r"^ue:\s*(\d+)", _read(os.path.join(device, "ras", name)), re.MULTILINE)
+        count = re.search(r"^ue:\s*(\d+)", read_text(os.path.join(device, "ras", name)), re.MULTILINE)
         if count and int(count.group(1)):
             found[block.group(1)] = int(count.group(1))
     return found
@@ -107,45 +92,19 @@ def read_ras(device):
 
 def send_samples(sysfs, gpus, send):
     """Send one sample of each of `gpus`, [(index, PCI address)], as gpu_use_query.run() does."""
-    devices = dict((address, device) for _, address, device in find(sysfs))
+    devices = dict((address, device) for _, address, device in find_amd_gpus(sysfs))
     for index, address in gpus:
         if address not in devices:
             continue
         send(json.dumps({"asking": "GPU %d" % index}).encode("ascii") + b"\n")
         device = devices[address]
-        one = {"gpu": index, "use": _read_number(os.path.join(device, "gpu_busy_percent"))}
+        one = {"gpu": index, "use": read_number(os.path.join(device, "gpu_busy_percent"))}
         for name, file in (("mem_mib", "mem_info_vram_used"), ("mem_total_mib", "mem_info_vram_total")):
-            value = _read_number(os.path.join(device, file))
+            value = read_number(os.path.join(device, file))
             one[name] = None if value is None else value >> 20
-        one["processes"] = len(_list_processes(sysfs, device))
+        one["processes"] = len(list_amd_processes(sysfs, device))
         known = dict((key, value) for key, value in one.items() if value is not None)
         send(json.dumps(known).encode("ascii") + b"\n")
-
-
-def _list_processes(sysfs, device):
-    """Return the processes that have memory of this GPU, by the files of the compute driver (kfd)."""
-    kfd, found = os.path.join(sysfs, "kfd", "kfd"), []
-    number = _find_kfd_number(kfd, device)
-    for pid in _list_directory(os.path.join(kfd, "proc")) if number else ():
-        used = _read_number(os.path.join(kfd, "proc", pid, "vram_" + number))
-        if pid.isdigit() and used:
-            one = {"pid": int(pid), "mib": used >> 20}
-            try:
-                one["uid"] = os.stat("/proc/" + pid).st_uid
-            except OSError:
-                pass  # The process has ended.
-            found.append(one)
-    return found[:LEFT]
-
-
-def _find_kfd_number(kfd, device):
-    """Return the number by which the compute driver knows a GPU; "" when it does not know it."""
-    render = [one[7:] for one in _list_directory(os.path.join(device, "drm")) if one.startswith("renderD")]
-    for node in _list_directory(os.path.join(kfd, "topology", "nodes")):
-        path = os.path.join(kfd, "topology", "nodes", node)
-        if render and re.search(r"^drm_render_minor %s$" % render[0], _read(os.path.join(path, "properties")), re.MULTILINE):
-            return _read(os.path.join(path, "gpu_id"))
-    return ""
 
 
 def _add_new_errors(settings, gpus):
@@ -174,26 +133,6 @@ def _earlier(earlier, name, count):
     value = earlier.get(name, 0)
     # A reset, or a newly loaded driver, counts from 0.
     return value if isinstance(value, int) and value <= count else 0
-
-
-def _list_directory(path):
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
-
-
-def _read(path):
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(65536).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
-def _read_number(path):
-    text = _read(path)
-    return int(text) if text.isdigit() else None
 
 
 def _lines(data):

@@ -13,6 +13,7 @@ import os
 import time
 
 from . import amd_gpus, driver_guard, gpu_clocks, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
+from . import watch_gpus
 
 PERIOD_S = 60.0
 # The job's mark is looked at once in this many seconds.
@@ -87,7 +88,7 @@ def ask(settings, gpus, others, job_id, sluid):
     """Return a list of what gpu_use_query.py sent of each GPU; [] when the driver gives no answer."""
 
     def query(send):
-        if not os.path.exists(settings.nvidia_control) and amd_gpus.find(settings.sysfs):
+        if not os.path.exists(settings.nvidia_control) and watch_gpus.find_amd_gpus(settings.sysfs):
             amd_gpus.send_samples(settings.sysfs, gpus, send)
         else:
             gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi))

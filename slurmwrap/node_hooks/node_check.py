@@ -12,6 +12,7 @@ import tempfile
 import time
 
 from . import amd_gpus, dcgm_report, deadline_child, gpu_addresses, hook_settings, kernel_log, nvml, nvml_ask, prolog_gate
+from . import watch_gpus
 
 VERSION = 1
 OK, FAIL, SKIPPED = "ok", "fail", "skipped"
@@ -156,7 +157,7 @@ def check_gpus(node):
     """Compare the number of GPUs that NVML sees with Slurm's."""
     wanted = node.request.gpus
     if wanted and not os.path.exists(node.settings.nvidia_control):
-        amd = amd_gpus.find(node.settings.sysfs)
+        amd = watch_gpus.find_amd_gpus(node.settings.sysfs)
         if amd:
             return _check_amd_gpus(amd, wanted, node.until(NVML_S))
         return FAIL, "NVIDIA's driver is not loaded, and Slurm has %d GPUs on this node" % wanted
