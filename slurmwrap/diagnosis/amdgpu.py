@@ -47,6 +47,8 @@ _GPU, _ECC, _ACCESS = "gpu_hardware", "gpu_ecc_error", "invalid_memory_access"
 _MES = r"MES (?:failed to respon[ds]|ring buffer is full|might be in unrecoverable state)"
 _FAULT = r"\[(?:gfx|mm)hub\d?\] (?:no-retry |retry )?page fault \(|(?:VM|GPU) fault (?:detected|\()"
 _RESET_FAILED = r"GPU reset(?:\(\d{1,4}\))? failed|GPU [Rr]ecovery [Ff]ailed: "
+_PREEMPTION = r"qcm fence wait loop timeout|The cp might be in an unrecoverable|HIQ MQD's queue_doorbell_id0 is not 0"
+_RING_TEST = r"ring \S{1,40} test failed|IB test failed on |ib ring test failed"
 _NEW_ERRORS = r"[1-9]\d{0,9} new uncorrectable hardware errors? detected"
 # Older kernels print the sum since the driver was loaded, and each time that anyone reads the counter in sysfs.
 _ERRORS = r"[1-9]\d{0,9} uncorrectable hardware errors? detected"
@@ -62,6 +64,8 @@ _ROWS = (
     ("device_lost", r"device lost from bus|GPU is lost", "the GPU is lost from the bus", _REBOOT, True, _GPU),
     ("pci_error", r"PCI error: ", "PCIe error of the GPU", _RESET, False, _GPU),
     ("mes", _MES, "the scheduler of the GPU does not answer", _RESET, False, _GPU),
+    ("preemption", _PREEMPTION, "a queue of the GPU could not be stopped", _RESET, False, _GPU),
+    ("ring_test", _RING_TEST, "a ring of the GPU failed its test", _RESET, False, _GPU),
     ("init", r"Fatal error during GPU init", "the GPU could not be initialised", _REBOOT, True, _GPU),
     ("psp", _PSP, "the security processor of the GPU failed", _RESET, False, _GPU),
     ("resume", r"resume of IP block <\w{1,30}> failed", "a block of the GPU did not start", _RESET, False, _GPU),
@@ -74,7 +78,7 @@ _ROWS = (
 )
 _EVENTS = tuple((re.compile(row[1]), row) for row in _ROWS)
 # The GPU hangs. After a page fault on the same GPU these follow from it.
-_HANGS = frozenset(("ring_timeout", "reset_begin", "mes"))
+_HANGS = frozenset(("ring_timeout", "reset_begin", "mes", "preemption"))
 _OWN_FAULT = re.compile(r"\bvmid:0\b")
 
 
