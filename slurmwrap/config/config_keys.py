@@ -423,8 +423,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             _G,
             "",
             """The path of DCGM's client on the nodes, /usr/bin/dcgmi, for the shares of GPUs before Hopper
-            (docs/profile.md); empty: DCGM is not asked. While it is asked, users' profilers (Nsight) fail there. The
-            nodes get it with `slurmwrap hooks install`.""",
+            (docs/profile.md) and for the check of a node (docs/nodes.md); empty: DCGM is not asked. While it is asked,
+            users' profilers (Nsight) fail there. The nodes get it with `slurmwrap hooks install`.""",
         ),
         "slurm_user": (
             _G,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from slurmwrap.diagnosis.network_facts import format_port_lines
 from slurmwrap.diagnosis.node_facts import format_gpu_lines, format_hook_lines
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail, RunKey
@@ -171,6 +172,7 @@ def join(
         mem_peak_mib=max((_parse_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
         oom_kills=_sum_key(epilogs, "oom_kills"),
         nvml=tuple(line for o in epilogs if _is_of(o, job.nodes) for line in format_gpu_lines(o)),
+        network=tuple(line for o in epilogs if _is_of(o, job.nodes) for line in format_port_lines(o)),
         hooks=tuple(line for o in observations if _is_of(o, job.nodes) for line in format_hook_lines(o)),
     )
 

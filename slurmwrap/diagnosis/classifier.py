@@ -14,10 +14,11 @@ from functools import partial
 from slurmwrap.diagnosis import slurm_state
 from slurmwrap.diagnosis.advice import find_specific_advice, make_printable
 from slurmwrap.diagnosis.cited_context import add_context, find_own_place
-from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, KernelCause, find_kernel_cause
+from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, KernelCause, find_kernel_cause, find_link_cause
 from slurmwrap.diagnosis.log_matches import DECISIVE, ORDINARY, STRONG, LogMatch, find_marks
 from slurmwrap.diagnosis.log_progress import LogProgress, find_last_progress, find_progress, find_remaining
 from slurmwrap.diagnosis.log_rows import LogRows, cut_rows, read_log, strip_prefix
+from slurmwrap.diagnosis.network_facts import list_broken_links
 from slurmwrap.diagnosis.node_facts import UNREAD
 from slurmwrap.diagnosis.output_end import find_error_at_end, may_end_in_error
 from slurmwrap.diagnosis.root_cause import SPEAKS_OF_PEERS, LogView, find_root
@@ -28,7 +29,7 @@ from slurmwrap.model.evidence import Citation, Diagnosis, Evidence
 
 # Marks of less weight are hints.
 _SUMMARY_WEIGHT = 30
-_REPORTED_BY = {"kernel": "kernel reports", "nvml": "GPU needs help"}
+_REPORTED_BY = {"kernel": "kernel reports", "nvml": "GPU needs help", "network": "link failed"}
 # Number of rows at the end that are searched for progress if no failure is visible.
 _END_ROWS = 200
 # Maximum number of citations of a diagnosis.
@@ -46,6 +47,7 @@ _GPU_CATEGORIES = frozenset(
         "cuda_init_failed",
     )
 )
+_COMMUNICATION = frozenset(("nccl_error", "mpi_error", "mpi_runtime_failure", "network_error"))
 # Slurm knows that these happened, but perhaps not why: a node is gone because its spot capacity was reclaimed.
 _EXPLAINED_BY_LOG = frozenset(("cancelled", "node_failure"))
 _TRACEBACK_CATEGORY = "traceback_from_crash"
@@ -71,9 +73,13 @@ def diagnose_run(evidence: Evidence, *, signatures: SignatureSet | None = None) 
     views = tuple(_make_log_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
     kernel = find_kernel_cause(evidence.kernel, known, evidence.nvml)
     diagnosis = _add_node(_select_diagnosis(evidence, views, kernel), evidence, kernel)
-    diagnosis = _add_steps(_add_context(_add_hook_reports(diagnosis, evidence), views), views)
+    diagnosis = _add_port_lines(_add_hook_reports(diagnosis, evidence), evidence)
+    diagnosis = _add_steps(_add_context(diagnosis, views), views)
     if diagnosis.category != "time_limit":
         return diagnosis
+    slowed = [line for line in evidence.nvml if " was slowed down in " in line][:_HOOK_LINES]
+    cited = tuple(replace(_cite("hook", 0, line), role="support") for line in slowed)
+    diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *cited))
     logs = [view.log for view in views]
     return replace(diagnosis, remaining_s=find_remaining(logs, evidence.run_s, resumed=diagnosis.resumed))
 
@@ -126,6 +132,20 @@ def _add_hook_reports(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     return replace(diagnosis, evidence=(*diagnosis.evidence, *(replace(line, role="support") for line in lines)))
 
 
+def _add_port_lines(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
+    """Add what the nodes' network ports show to an error of communication, unless it is the cause.
+
+    A broken link is evidence that no user can write. Few errors, or a lower rate, are not, so they are only shown.
+    """
+    if diagnosis.category not in _COMMUNICATION or not evidence.network:
+        return diagnosis
+    broken = list_broken_links(evidence.network)
+    cited = [_cite(f"network:{event.node}", 0, event.text) for event in broken]
+    cited += [_cite("hook", 0, line) for line in evidence.network if line not in {event.text for event in broken}]
+    lines = tuple(replace(line, role="support") for line in cited[:_HOOK_LINES])
+    return replace(diagnosis, evidence=(*diagnosis.evidence, *lines))
+
+
 def _add_context(diagnosis: Diagnosis, views: tuple[LogView, ...]) -> Diagnosis:
     logs = [view.log for view in views]
     diagnosis = replace(diagnosis, evidence=tuple(add_context(cited, logs) for cited in diagnosis.evidence))
@@ -165,6 +185,8 @@ def _select_diagnosis(evidence: Evidence, views: tuple[LogView, ...], kernel: Ke
         return _diagnose_by_match(root, views)
     if kernel is not None and _is_kernel_decisive(kernel, root):
         return _diagnose_by_kernel(kernel, root, views)
+    if root is not None and (link := find_link_cause(evidence, root.category, root.text)):
+        return replace(_diagnose_by_kernel(link, root, views), node=link.node)
     if _is_out_of_host_memory(evidence, root):
         return _make_diagnosis("cpu_oom", "cgroup.oom_kill", 0.95, (_cite("slurm", 0, _describe_memory(evidence)),))
     if root is not None and (diverged := _diagnose_divergence(root, views)):

@@ -6,20 +6,31 @@ conclusive by NVIDIA's own statement come first: a recovery action, a lost GPU, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurmwrap.escape import marked
 from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.running_job import CLOCK_REASONS
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # maximum number of one Epilog
 _CAP = 500
 UNREAD = "the output was not read"
+# Clocks that were held down: fewer minutes of use, or a smaller share of them, are not shown.
+_LEAST_MINUTES, _SHOWN_SHARE, _LEAST_THERMAL_S = 5, 0.1, 60.0
+# gpud counts a GPU as unhealthy whose hardware slowed it down in 6 of 10 minutes (components/accelerator/nvidia/
+# hw-slowdown, DefaultStateHWSlowdownEventsThresholdFrequencyPerMinute).
+_LONG_SHARE = 0.6
+_SLOWED = re.compile(
+    r"NVML on (?P<node>[\w.-]{1,64}): GPU \d{1,4} was slowed down in (?P<slowed>\d+) of (?P<busy>\d+) min"
+)
 # What a hook reports that it could not do. For errors that quote a user's path (log_error) only the reason is shown.
 _HOOK_PROBLEMS = (
     ("gpu_error", "GPUs could not be read"),
     ("kernel_error", "kernel log"),
+    ("network_error", "network ports could not be read"),
     ("lost", "lost"),
     ("errors", "failed in part"),
     ("clock_jump_s", "the clock was set while the job ran, by seconds"),
@@ -39,7 +50,44 @@ def format_gpu_lines(epilog: Observation) -> list[str]:
     hung = epilog.facts.get("driver_hung")
     if isinstance(hung, Mapping):
         lines.append(f"NVML on {epilog.node}: the driver hangs in {_clean_line(hung.get('call'))}")
-    return lines[:_LINES]
+    return [*lines, *format_clock_lines(epilog)][:_LINES]
+
+
+def format_clock_lines(epilog: Observation) -> list[str]:
+    """Return a line for each GPU whose clock was held down while the job used it.
+
+    E.g. `NVML on n3: GPU 0 was slowed down in 34 of 100 minutes of use (hw_thermal 34), its SM clock was at 71 % ...`.
+    """
+    clocks = epilog.facts.get("clocks")
+    found = clocks.items() if isinstance(clocks, Mapping) else ()
+    lines = [
+        f"NVML on {epilog.node}: GPU {index} {text}"
+        for index, gpu in found
+        if isinstance(gpu, Mapping) and str(index).isdigit() and (text := describe_held_clocks(gpu))
+    ]
+    return [line[:_CAP] for line in lines][:_LINES]
+
+
+def describe_held_clocks(counts: Mapping[str, Any]) -> str:
+    """Return "was slowed down in 34 of 100 minutes of use ..." from what the sampler counted of a GPU; "" if rarely."""
+    busy, slowed = _count(counts, "busy"), _count(counts, "slowed")
+    thermal_s, clock = counts.get("thermal_s"), counts.get("sm")
+    heat = float(thermal_s) if isinstance(thermal_s, int | float) else 0.0
+    often = slowed >= _SHOWN_SHARE * busy and slowed > 0
+    hot = heat >= max(_LEAST_THERMAL_S, _SHOWN_SHARE * 60 * busy)
+    if busy < _LEAST_MINUTES or not (often or hot):
+        return ""
+    held = ", ".join(f"{name} {_count(counts, name)}" for name in CLOCK_REASONS if _count(counts, name))
+    text = f"was slowed down in {slowed} of {busy} minutes of use" + (f" ({held})" if held else "")
+    if isinstance(clock, int | float) and 0 < clock <= 1:
+        text += f", its SM clock was at {100 * clock:.0f} % of its maximum"
+    return text + (f", {heat:.0f} s by heat" if heat >= 1 else "")
+
+
+def is_slowed_for_long(line: str) -> bool:
+    """Return True if this line shows that the clock was held down for most of the time that the GPU was in use."""
+    found = _SLOWED.match(line)
+    return found is not None and int(found["slowed"]) >= _LONG_SHARE * int(found["busy"])
 
 
 def format_hook_lines(hook: Observation) -> list[str]:
@@ -68,7 +116,8 @@ def _format_gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
 
 
 def _format_lines(node: str, gpu: Mapping[str, Any], facts: Iterable[str]) -> Iterable[str]:
-    where = f"NVML on {node}: GPU {_clean_line(gpu.get('index'))} ({_clean_line(gpu.get('bus_id'))})"
+    source = "amdgpu" if gpu.get("vendor") == "amd" else "NVML"
+    where = f"{source} on {node}: GPU {_clean_line(gpu.get('index'))} ({_clean_line(gpu.get('bus_id'))})"
     return (f"{where} {fact}"[:_CAP] for fact in facts)
 
 
@@ -98,6 +147,11 @@ def _list_informative_facts(gpu: Mapping[str, Any]) -> Iterable[str]:
 def _describe_memory_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
     if count := _count(_get_part(gpu, "ecc_uncorrected"), "volatile"):
         yield f"has {count} uncorrected ECC errors since its last reset"
+    if new := _get_part(gpu, "new_ras"):
+        yield f"has new uncorrectable errors: {', '.join(f'{_clean_line(name)} {_count(new, name)}' for name in new)}"
+    pages = _get_part(gpu, "bad_pages")
+    if waiting := _count(pages, "pending") + _count(pages, "failed"):
+        yield f"has {waiting} bad memory pages that are not yet taken out of use"
     if _get_part(gpu, "sram").get("threshold_exceeded") is True:
         yield "has more SRAM errors than its threshold"
     if _get_part(gpu, "remapped_rows").get("pending") is True:
@@ -123,7 +177,7 @@ def _get_part(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _count(facts: Mapping[str, Any], key: str) -> int:
     found = facts.get(key)
-    return found if isinstance(found, int) else 0
+    return int(found) if isinstance(found, int | float) and abs(found) < 1e15 else 0
 
 
 def _clean_line(value: object) -> str:

@@ -57,6 +57,7 @@ class InstalledHookSettings:
     gate: str = "off"  # "on": the Prolog refuses a node with a conclusive fault, while the reconciler permits it
     published: str = ""  # site.published, which the gate reads
     dcgmi: str = ""  # site.dcgmi, which the sampler of GPUs asks; "": never
+    sysfs: str = "/sys/class"  # where network ports and AMD's GPUs are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +195,7 @@ def _fill(template: str, values: dict[str, str]) -> str:
 
 def _render_settings_json(settings: InstalledHookSettings) -> bytes:
     names = ["cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc"]
-    names += ["nvidia_control", "gate", "published", "dcgmi"]
+    names += ["nvidia_control", "gate", "published", "dcgmi", "sysfs"]
     values = {name: str(getattr(settings, name)) for name in names}
     return json.dumps({**values, "release": __version__, "made_by": "slurmwrap"}, indent=1).encode() + b"\n"
 

@@ -62,6 +62,7 @@ def install_hooks(spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passw
         munge_socket=str(layout.munge_socket),
         kernel_log=f"file:{layout.kernel_log('%n')}",
         nvidia_proc=str(layout.node("%n") / "nvidia"),
+        sysfs=str(layout.node("%n") / "sysfs"),
     )
     files = hook_archive.install(settings)
     return HookPaths(prolog=str(files.prolog), epilog=str(files.epilog), epilog_slurmctld=str(files.epilog_slurmctld))

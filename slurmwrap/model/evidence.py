@@ -59,6 +59,9 @@ class Evidence:
     oom_kills: int | None = None
     # For example "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset".
     nvml: tuple[str, ...] = ()
+    # Faults of the nodes' network ports while the job ran, lost links first: "network on n3: InfiniBand port mlx5_0/1
+    # went down 2 times while the job ran (link_downed 7)".
+    network: tuple[str, ...] = ()
     # Reports of the nodes' own hooks: "prolog on n3: refused: GPU 0 has a fault".
     hooks: tuple[str, ...] = ()
 
@@ -67,7 +70,7 @@ class Evidence:
 class Citation:
     """A line on which the diagnosis is based."""
 
-    source: str  # LogTail.name, "kernel:n3", "nvml:n3", "slurm"
+    source: str  # LogTail.name, "kernel:n3", "nvml:n3", "network:n3", "slurm"
     line: int  # 1-based; 0 for a source without line numbers
     text: str
     role: str = "root"  # "root": the cause itself; "support": agrees with it; "cascade": follows from it.

@@ -43,6 +43,8 @@ class EarlyFinding:
 # GpuUse.gpu of the row about the job's CPUs and memory on a node, which is no GPU: `use_pct` is 100 for each busy CPU,
 # `mem_mib` anonymous and shared memory, `processes` unknown.
 HOST = -1
+# Reasons of NVML for a lowered clock that are not a limit which an administrator set.
+CLOCK_REASONS = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,9 @@ class GpuUse:
     mig: str = ""  # UUID of the MIG instance; "" for a whole GPU
     shares: Mapping[str, float] = field(default_factory=dict)  # resource_profile.GPU_SHARES -> mean, 0 to 1
     share_samples: int = 0  # number of samples in these means
+    # What held its clock down: minutes of use ("busy"), those in which it was slowed down ("slowed") and by each of
+    # CLOCK_REASONS, mean SM clock of the largest while busy ("sm"), seconds by heat ("thermal_s"). {}: unknown.
+    clocks: Mapping[str, float] = field(default_factory=dict)
     covered_s: float = 0.0  # seconds from `began` to the end of the last sample; 0: all intervals are over
     # The last 90 samples as they were taken, one a minute, once `interval_s` is longer than that; () before.
     latest_use_pct: tuple[float, ...] = ()
@@ -94,6 +99,7 @@ class GpuSamples:
     energy_j: float | None = None  # since `began`
     shares: Mapping[str, float] = field(default_factory=dict)  # means since `began`
     share_samples: int = 0
+    clocks: Mapping[str, float] = field(default_factory=dict)  # as in GpuUse, since `began`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

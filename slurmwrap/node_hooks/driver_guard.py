@@ -1,7 +1,8 @@
-"""Query NVIDIA's driver in a child process that is abandoned when the driver hangs (adapter). One query runs at a time.
+"""Query a driver in a child process that is abandoned when the driver hangs (adapter). One query runs at a time.
 
 A process that waits in the driver survives SIGKILL (D state). Its pid and start time are saved. As long as it exists,
-the driver counts as hung and is not asked again, so that stuck processes do not accumulate with every job.
+the driver counts as hung and is not asked again, so that stuck processes do not accumulate with every job. NVIDIA's
+driver is "driver"; the adapters of the network are "network" (network_ports.py).
 """
 import fcntl
 import json
@@ -10,7 +11,7 @@ import time
 
 from . import deadline_child, node_state
 
-MARKER = "driver.stuck"
+DRIVER = "driver"
 # Seconds to wait while another hook of this node is asking the driver.
 TURN_S = 1.0
 
@@ -24,23 +25,23 @@ class DriverAnswer:
         self.hung = stuck
 
 
-def ask(settings, work, deadline, limit, doing):
+def ask(settings, work, deadline, limit, doing, name=DRIVER):
     """Run `work(send)` in a child, until `deadline` at the latest, and return a DriverAnswer.
 
     `doing(data)` returns a description of the call in which the child is stuck, given the data that it has sent. Raise
     OSError when the node's private directory cannot be used: a stuck child could not be recorded, so none is started.
     """
     directory = node_state.ensure(settings.node_state_dir)
-    stuck = hung(directory)
+    stuck = hung(directory, name)
     if stuck is not None:
         return DriverAnswer(b"", said(stuck), stuck)
-    lock = os.open(os.path.join(directory, "driver.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    lock = os.open(os.path.join(directory, name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if not _acquire_lock(lock, min(deadline, time.monotonic() + TURN_S)):
             return DriverAnswer(b"", "another hook was asking the driver all the time")
         found = deadline_child.call(work, deadline, limit)
         if found.left is not None:
-            stuck = _save_marker(directory, found.left, doing(found.data))
+            stuck = _save_marker(directory, name, found.left, doing(found.data))
             return DriverAnswer(found.data, said(stuck), stuck)
     finally:
         os.close(lock)
@@ -50,9 +51,9 @@ def ask(settings, work, deadline, limit, doing):
     return DriverAnswer(found.data, why)
 
 
-def hung(directory):
+def hung(directory, name=DRIVER):
     """Return {"pid", "start", "since", "call"} of the child that is still stuck in the driver; None without one."""
-    path = os.path.join(directory, MARKER)
+    path = os.path.join(directory, name + ".stuck")
     try:
         with open(path, "rb") as stream:
             marker = json.loads(stream.read(4096).decode("utf-8"))
@@ -82,10 +83,10 @@ def started(pid):
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _save_marker(directory, pid, call):
+def _save_marker(directory, name, pid, call):
     stuck = {"pid": pid, "start": started(pid), "since": int(time.time()), "call": call}
     try:
-        node_state.write(os.path.join(directory, MARKER), json.dumps(stuck).encode("utf-8"))
+        node_state.write(os.path.join(directory, name + ".stuck"), json.dumps(stuck).encode("utf-8"))
     except OSError:
         # Without the marker, the lock that the stuck child still holds keeps other hooks from asking.
         pass

@@ -1,7 +1,8 @@
 """The Epilog hook: collects the facts about a job that ended on this node and sends them as one observation."""
+import os
 import time
 
-from . import checksum, gpu_addresses, hook_environment, nvml, munge_spool, node_state
+from . import checksum, gpu_addresses, hook_environment, network_ports, nvml, munge_spool, node_state
 from . import kernel_log
 from . import log_tails
 
@@ -32,19 +33,39 @@ def _collect_facts(environ, settings, job_id, facts, deadline):
     found = _collect_part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {}
     found["hooks"] = _collect_part(facts, "hooks", lambda: _hook_version(settings)) or {}
     found.update(_collect_part(facts, "usage", lambda: node_state.take_usage(settings, job_id)) or {})
+    found.update(_collect_part(facts, "network", lambda: _network(settings, mark.get("network"), deadline)) or {})
     if hook_environment.first_node(facts["nodes"]) == settings.node:
         late = min(deadline, time.monotonic() + LOGS_S)
         found.update(_collect_part(facts, "logs", lambda: log_tails.tails(environ, since, late)) or {})
     if own:
+        found.update(_collect_part(facts, "clocks", lambda: node_state.take_clocks(settings, job_id)) or {})
         late = min(deadline, time.monotonic() + NVML_S)
         lost = found.pop("fallen", "")
-        found.update(_collect_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})
+        found.update(_collect_part(facts, "gpu", lambda: _gpu_states(settings, own, late, since, lost)) or {})
     return found
 
 
 def _hook_version(settings):
     """Return release and checksum of this node's hooks. `slurmwrap doctor` compares them with the controller's."""
     return {"release": settings.release, "checksum": checksum.of(settings.directory)}
+
+
+def _gpu_states(settings, own, deadline, since, lost):
+    if os.path.exists(settings.nvidia_control):
+        return nvml.states(settings, own, deadline, since, lost)
+    # Imported here, as each module takes a part of the hook's time.
+    from . import amd_gpus
+
+    return amd_gpus.states(settings, own, deadline)
+
+
+def _network(settings, before, deadline):
+    """Return what changed on the node's network ports since the Prolog read them; {} where it could not."""
+    if not isinstance(before, dict) or not before.get("ports"):
+        return {}
+    now, error = network_ports.read(settings, deadline, before)
+    found = {"network": network_ports.compare(before, now, not error)}
+    return dict(found, network_error=error) if error else found
 
 
 def _start_times(mark, environ, facts):

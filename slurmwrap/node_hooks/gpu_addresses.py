@@ -1,6 +1,6 @@
-"""Read the PCI addresses of a node's GPUs from the NVIDIA driver's files in /proc (adapter).
+"""Read the PCI addresses of a node's GPUs: NVIDIA's from the driver's files in /proc, AMD's from sysfs (adapter).
 
-A child process reads them, because the driver may hang.
+A child process reads those of NVIDIA, because the driver may hang.
 """
 import json
 import os
@@ -12,13 +12,13 @@ SECONDS = 1.0
 
 
 def addresses(settings, deadline):
-    """Return PCI addresses by device minor, which is Slurm's GPU index: {"0": "0000:05:00.0"}.
+    """Return PCI addresses by Slurm's GPU index, which is NVIDIA's device minor: {"0": "0000:05:00.0"}.
 
-    {} without the driver or when it hangs.
+    {} without a driver or when it hangs.
     """
     directory = os.path.join(settings.nvidia_proc, "gpus")
     if not os.path.isdir(directory):
-        return {}
+        return _read_amd(settings)
     late = min(deadline, time.monotonic() + SECONDS)
 
     def look(send):
@@ -26,6 +26,20 @@ def addresses(settings, deadline):
 
     found = driver_guard.ask(settings, look, late, 1 << 20, lambda _: directory)
     return json.loads(found.data.decode("utf-8")) if found.data and not found.error else {}
+
+
+def has_amd(settings):
+    """Return whether the node has GPUs of AMD's driver."""
+    return bool(_read_amd(settings))
+
+
+def _read_amd(settings):
+    if not os.path.isdir(os.path.join(settings.sysfs, "drm")):
+        return {}
+    # Imported here, as each module takes a part of the hook's time.
+    from . import amd_gpus
+
+    return amd_gpus.addresses(settings.sysfs)
 
 
 def _read(directory):

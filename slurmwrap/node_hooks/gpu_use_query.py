@@ -9,7 +9,7 @@ import ctypes
 import json
 import time
 
-from . import gpu_shares, job_cgroup, watch_gpus
+from . import gpu_clocks, gpu_shares, job_cgroup, watch_gpus
 
 UTILIZATION_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 READINGS = 1024  # largest number of the driver's own samples that are read
@@ -117,8 +117,9 @@ def _read_gpu(reader, minor, address, job_id, sluid, say, whole=True):
         return True
     if whole:
         found = _read_device(reader, handle, reader.mean_use(handle), reader.programs(handle))
-        energy = reader.energy_mj(handle)
-        say(dict(found, gpu=minor, **({} if energy is None else {"energy_mj": energy})))
+        energy, clocks = reader.energy_mj(handle), gpu_clocks.read(reader, handle)
+        found.update({} if energy is None else {"energy_mj": energy})
+        say(dict(found, gpu=minor, **({"clocks": clocks} if clocks else {})))
     return False
 
 

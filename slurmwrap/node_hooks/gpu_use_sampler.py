@@ -9,9 +9,11 @@ a reader recognises one that it has by its number.
 """
 
 import json
+import os
 import time
 
-from . import driver_guard, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
+from . import amd_gpus, driver_guard, gpu_clocks, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
+from . import watch_gpus
 
 PERIOD_S = 60.0
 # The job's mark is looked at once in this many seconds.
@@ -48,6 +50,9 @@ def watch(
     send = send or (lambda found: _send(settings, job_id, found))
     host = HostUse(lambda: job_cgroup.sample_cgroup(settings.node, job_id, facts.get("uid"), sluid=sluid), start)
     pending, number, queries = PendingSamples(dict(facts, began=time.time())), 0, 0
+    clocks = gpu_clocks.ClockCounts()
+    # An earlier run of the job may have left a file.
+    node_state.take_clocks(settings, job_id)
     while first is not None and job_cgroup.device_and_inode(mark) == first:
         due = start + (number + 0.5) * PERIOD_S
         if clock() < due:
@@ -57,28 +62,41 @@ def watch(
         if host.is_gone:
             break
         asked, queries = clock(), queries + 1
-        pending.add(number, found + query())
+        gpu_samples = query()
+        pending.add(number, found + gpu_samples)
+        clocks.add(gpu_samples)
+        if job_cgroup.device_and_inode(mark) == first:
+            _save_clocks(clocks, settings, job_id)
         ran, took = clock() - start, clock() - asked
         number = max(number + 1, int((ran + (SLOWER * took if took > SLOW_S else 0.0)) / PERIOD_S))
-        if pending.series and ran - pending.sent_at >= pending.wait_s(ran) and send(pending.message()):
+        if pending.series and ran - pending.sent_at >= pending.wait_s(ran) and send(clocks.add_to(pending.message())):
             pending.clear(ran)
     if pending.series:
-        send(pending.message())
+        send(clocks.add_to(pending.message()))
     return queries
+
+
+def _save_clocks(clocks, settings, job_id):
+    try:
+        clocks.save(settings, job_id)
+    except OSError:
+        # The Epilog then finds the counts of an earlier minute.
+        pass
 
 
 def ask(settings, gpus, others, job_id, sluid):
     """Return a list of what gpu_use_query.py sent of each GPU; [] when the driver gives no answer."""
+
+    def query(send):
+        if not os.path.exists(settings.nvidia_control) and watch_gpus.find_amd_gpus(settings.sysfs):
+            amd_gpus.send_samples(settings.sysfs, gpus, send)
+        else:
+            gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi))
+
     try:
         if nvml.fallen(settings, ()):
             return []
-        answer = driver_guard.ask(
-            settings,
-            lambda send: gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi)),
-            time.monotonic() + QUERY_S,
-            ANSWER,
-            _last_call,
-        )
+        answer = driver_guard.ask(settings, query, time.monotonic() + QUERY_S, ANSWER, _last_call)
     except OSError:
         # Without its private directory a node cannot remember a stuck driver, so the driver is not asked.
         return []

@@ -6,6 +6,8 @@ import re
 KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
 # Keys that files of older installations lack, with their defaults.
 ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "release": "", "dcgmi": ""}
+# Where tests and the lab have trees of their own.
+ADDED["sysfs"] = "/sys/class"
 
 
 class HookSettings:

@@ -11,13 +11,16 @@ import os
 import tempfile
 import time
 
-from . import deadline_child, gpu_addresses, hook_settings, kernel_log, nvml, nvml_ask, prolog_gate
+from . import amd_gpus, dcgm_report, deadline_child, gpu_addresses, hook_settings, kernel_log, nvml, nvml_ask, prolog_gate
+from . import watch_gpus
 
 VERSION = 1
 OK, FAIL, SKIPPED = "ok", "fail", "skipped"
 # Seconds for one file system, for NVML, and for each program that computes; the whole has REQUEST's "seconds".
 FILES_S, NVML_S, COMPUTE_S = 5.0, 20.0, 60.0
 SEND = 1 << 16
+# Bytes that a program may print; a diagnosis of eight GPUs has some ten thousand.
+OUTPUT = 1 << 20
 # GPU memory that the driver itself may hold on an idle GPU: this many MiB, or this share of the whole.
 IDLE_MIB, IDLE_SHARE = 2048, 0.04
 WRITTEN = ("/tmp", "/var/tmp")
@@ -154,8 +157,9 @@ def check_gpus(node):
     """Compare the number of GPUs that NVML sees with Slurm's."""
     wanted = node.request.gpus
     if wanted and not os.path.exists(node.settings.nvidia_control):
-        if _has_amd_gpu():
-            return SKIPPED, "AMD's GPUs are not checked"
+        amd = watch_gpus.find_amd_gpus(node.settings.sysfs)
+        if amd:
+            return _check_amd_gpus(amd, wanted, node.until(NVML_S))
         return FAIL, "NVIDIA's driver is not loaded, and Slurm has %d GPUs on this node" % wanted
     nothing = _why_no_gpu_facts(node)
     if nothing:
@@ -172,11 +176,21 @@ def check_gpus(node):
     return (OK if seen == wanted else FAIL), "NVML sees %d GPUs, Slurm has %d" % (seen, wanted)
 
 
-def _has_amd_gpu(devices="/sys/bus/pci/devices"):
-    for path in glob.glob(os.path.join(devices, "*", "vendor")):
-        if _read(path) == "0x1002" and _read(os.path.join(os.path.dirname(path), "class"))[:4] in ("0x03", "0x12"):
-            return True
-    return False
+def _check_amd_gpus(amd, wanted, deadline):
+    """Compare the number of AMD's GPUs with Slurm's, and look for memory errors since the driver was loaded."""
+    if len(amd) != wanted:
+        return FAIL, "amdgpu has %d GPUs, Slurm has %d" % (len(amd), wanted)
+    found = deadline_child.call(
+        lambda send: send(json.dumps([amd_gpus.read_ras(device) for _, _, device in amd]).encode("ascii")), deadline, SEND
+    )
+    if not found.complete:
+        return FAIL, "amdgpu does not answer"
+    bad = []
+    for (index, address, _), errors in zip(amd, json.loads(found.data.decode("ascii"))):
+        if errors:
+            named = ", ".join("%s %d" % one for one in sorted(errors.items()))
+            bad.append("GPU %d (%s): uncorrectable errors since the driver was loaded: %s" % (index, address, named))
+    return (FAIL, "; ".join(bad)) if bad else (OK, "amdgpu has %d GPUs, as Slurm has" % wanted)
 
 
 def check_gpu_state(node):
@@ -257,23 +271,49 @@ def _read_memory(pynvml, handle, _):
     return {"used_mib": found.used >> 20, "total_mib": found.total >> 20}
 
 
+def check_dcgm(node):
+    """Let NVIDIA's DCGM make its shortest diagnosis, and look at the health that it watches, where it is configured."""
+    nothing = _why_no_gpu_facts(node)
+    if nothing or not node.settings.dcgmi:
+        return nothing or (SKIPPED, "site.dcgmi is not set")
+    # With a failed test it ends with an exit code that differs between releases; the report decides.
+    diagnosis = _read_program([node.settings.dcgmi, "diag", "-r", "1", "-j"], node.until(COMPUTE_S))
+    if diagnosis.late:
+        return FAIL, "dcgmi diag -r 1: no answer in time"
+    failures, settings = dcgm_report.find_failures(diagnosis.data.decode("utf-8", "replace"))
+    health = _read_program([node.settings.dcgmi, "health", "-g", "0", "-c"], node.until(FILES_S))
+    text = health.data.decode("utf-8", "replace")
+    state = dcgm_report.find_health(text)
+    if state == "failure":
+        failures += dcgm_report.find_health_faults(text) or ["dcgmi health: failure"]
+    if failures:
+        return FAIL, "; ".join(failures)
+    done = "dcgmi diag -r 1 found no fault" + (", the health is: %s" % state if state else "")
+    return OK, "; ".join([done] + settings)
+
+
+def _read_program(argv, deadline):
+    """Return the deadline_child.Result of a program with what it printed."""
+
+    def work(send):
+        os.dup2(send.descriptor, 1)
+        os.dup2(send.descriptor, 2)
+        # NVIDIA's libraries are found by the system's own rules; nothing of a user's is in this environment.
+        os.execve(argv[0], argv, deadline_child.ENVIRONMENT)
+
+    return deadline_child.call(work, deadline, OUTPUT)
+
+
 def check_compute(node):
-    """Multiply two matrices on each GPU where the system's Python has PyTorch; NVIDIA's dcgmi where it is configured."""
+    """Multiply two matrices on each GPU where the system's Python has PyTorch."""
     nothing = _why_no_gpu_facts(node)
     if nothing:
         return nothing
-    made = []
-    if node.settings.dcgmi:
-        passed, text = _run_program([node.settings.dcgmi, "diag", "-r", "1"], node.until(COMPUTE_S))
-        if not passed:
-            return FAIL, "dcgmi diag -r 1: %s" % text
-        made.append("dcgmi diag -r 1")
     python = next((path for path in PYTHONS if os.access(path, os.X_OK)), "")
     passed, text = _run_program([python, "-I", "-c", COMPUTE], node.until(COMPUTE_S)) if python else (True, "none")
     if not passed:
         return FAIL, "a matrix product with PyTorch: %s" % text
-    made += [] if text == "none" else [text]
-    return (OK, " and ".join(made)) if made else (SKIPPED, "neither dcgmi nor PyTorch is installed for all users")
+    return (SKIPPED, "PyTorch is not installed for all users") if text == "none" else (OK, text)
 
 
 def check_nccl(node):
@@ -289,14 +329,7 @@ def check_nccl(node):
 
 def _run_program(argv, deadline):
     """Return (whether it ended with exit code 0, the last line of its output or why there is none)."""
-
-    def work(send):
-        os.dup2(send.descriptor, 1)
-        os.dup2(send.descriptor, 2)
-        # NVIDIA's libraries are found by the system's own rules; nothing of a user's is in this environment.
-        os.execve(argv[0], argv, deadline_child.ENVIRONMENT)
-
-    found = deadline_child.call(work, deadline, SEND)
+    found = _read_program(argv, deadline)
     lines = [line.strip() for line in found.data.decode("utf-8", "replace").splitlines() if line.strip()]
     if found.late:
         return False, "no answer in time"
@@ -435,6 +468,7 @@ CHECKS = (
     ("xid", check_xid),
     ("clocks", check_clocks),
     ("gpu_memory", check_gpu_memory),
+    ("dcgm", check_dcgm),
     ("compute", check_compute),
     ("nccl", check_nccl),
     ("mounts", check_mounts),

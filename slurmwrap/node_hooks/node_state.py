@@ -11,7 +11,8 @@ import time
 MARK_DAYS = 30
 # Age in seconds at which a refusal or a half-written file is removed; no process reads it any more.
 LEFT_S = 3600
-_TEMPORARY_SUFFIXES = (".mark", ".usage", ".refused", ".new")
+_OF_JOBS = (".mark", ".usage", ".clocks")
+_TEMPORARY_SUFFIXES = _OF_JOBS + (".refused", ".new")
 # Each has at most 380 KiB. The number is limited because /run is in memory.
 UNSENT_FILES = 64
 
@@ -96,10 +97,26 @@ def take_usage(settings, job_id):
     return dict(usage, mem_source="cgroup") if isinstance(usage, dict) else {}
 
 
+def clocks_path(directory, job_id):
+    """Return the path of the file in which the sampler of a job's GPUs keeps what held their clocks down."""
+    return os.path.join(directory, "%d.clocks" % job_id)
+
+
+def take_clocks(settings, job_id):
+    """Return the fact `clocks` that the sampler kept and remove the file; {} when it counted nothing."""
+    path = clocks_path(settings.node_state_dir, job_id)
+    found = read_json(path)
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+    return {"clocks": found} if found else {}
+
+
 def _prune(directory):
     now = time.time()
     for name in os.listdir(directory):
-        age = MARK_DAYS * 86400 if name.endswith((".mark", ".usage")) else LEFT_S
+        age = MARK_DAYS * 86400 if name.endswith(_OF_JOBS) else LEFT_S
         path = os.path.join(directory, name)
         try:
             if name.endswith(_TEMPORARY_SUFFIXES) and os.lstat(path).st_mtime < now - age:

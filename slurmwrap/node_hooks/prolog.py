@@ -5,7 +5,7 @@ When the gate is on (prolog_gate.py) it may refuse the node instead. Then it lea
 import os
 import time
 
-from . import gpu_addresses, hook_environment, munge_spool, node_state
+from . import gpu_addresses, hook_environment, munge_spool, network_ports, node_state
 from . import kernel_log
 from . import job_cgroup
 
@@ -34,6 +34,7 @@ def run(environ, settings, deadline):
         if found.get("refused") and _send_refusal(settings, job_id, facts, deadline) and _refuse(settings, job_id):
             return
     try:
+        mark["network"] = _read_network(settings, facts, deadline - SEND_S)
         node_state.save_mark(settings, job_id, mark)
         uid, sluid = hook_environment.number(environ, "SLURM_JOB_UID"), hook_environment.sluid(environ)
         sample_gpus = _make_gpu_sampler(environ, settings, mark, facts, sluid)
@@ -45,11 +46,21 @@ def run(environ, settings, deadline):
     munge_spool.send(_observation(settings, job_id, facts), settings, deadline)
 
 
+def _read_network(settings, facts, deadline):
+    try:
+        found, error = network_ports.read(settings, deadline)
+    except Exception as error_read:
+        found, error = None, "%s: %s" % (type(error_read).__name__, error_read)
+    if error:
+        facts["network_error"] = error
+    return found
+
+
 def _make_gpu_sampler(environ, settings, mark, facts, sluid):
-    """Return the function that samples the job's GPUs while it runs; None without GPUs or NVIDIA's driver."""
+    """Return the function that samples the job's GPUs while it runs; None without GPUs or their driver."""
     job_id, own = hook_environment.job_id(environ), hook_environment.gpu_indices(environ)
     known = sorted((int(minor), address) for minor, address in (mark.get("gpus") or {}).items())
-    if not own or not known or not os.path.exists(settings.nvidia_control):
+    if not own or not known or not (os.path.exists(settings.nvidia_control) or gpu_addresses.has_amd(settings)):
         return None
     gpus, others = [one for one in known if one[0] in own], [one for one in known if one[0] not in own]
     run = dict((key, facts[key]) for key in ("restarts", "uid"))

@@ -1,7 +1,7 @@
 """Print how busy the job's GPUs on one node are, as JSON lines; `slurmwrap watch --gpus` runs it in a step of the job.
 
 The program is sent to the node as text, since the installation may not be visible there. So it imports nothing of
-slurmwrap and calls NVML through ctypes. A child queries the driver once a second. The parent never does: it forwards
+slurmwrap, and calls NVML through ctypes, or reads the files of AMD's driver. A child queries the driver once a second. The parent never does: it forwards
 the child's lines and reports when the driver hangs. It ends both processes when its stdin is closed, when nothing was
 received on stdin for PATIENCE_S (a killed srun does not close it), and at SIGTERM. The exit code is always 0, because
 any other would become the job's DerivedExitCode.
@@ -9,6 +9,7 @@ any other would become the job's DerivedExitCode.
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import time
@@ -20,6 +21,8 @@ PATIENCE_S = 90.0  # seconds without input from `slurmwrap watch` after which th
 # start some seconds.
 HANGS_S = 12.0
 LINE = 900  # bytes; srun splits lines of more than 1024 bytes and may mix the parts with lines of other nodes
+SYSFS = "/sys/class"
+AMD = "0x1002"  # the vendor's number on PCI
 MOST = 64  # most GPUs of a node that are queried
 INSUFFICIENT_SIZE = 7  # NVML_ERROR_INSUFFICIENT_SIZE, NVML's answer to a query for the number of processes alone
 WORDS = {9: "the NVIDIA driver is not loaded", 12: "there is no NVIDIA driver", 15: "a GPU is lost"}
@@ -84,6 +87,106 @@ class Nvml:
         return None
 
 
+class AmdFiles:
+    """The same questions as to NVML, answered by the files of AMD's driver. A handle is (index, path of the device)."""
+
+    def __init__(self, sysfs):
+        self.sysfs = sysfs
+
+    def handles(self):
+        return [(index, (index, device)) for index, _, device in find_amd_gpus(self.sysfs)][:MOST]
+
+    def number(self, name, handle):
+        """Return the index that Slurm has for "nvmlDeviceGetMinorNumber", else the power in mW."""
+        if name == "nvmlDeviceGetMinorNumber":
+            return handle[0]
+        found = []
+        for sensor in list_directory(os.path.join(handle[1], "hwmon")):
+            for file in ("power1_average", "power1_input"):
+                found.append(read_number(os.path.join(handle[1], "hwmon", sensor, file)))
+        found = [microwatts for microwatts in found if microwatts is not None]
+        return found[0] // 1000 if found else None
+
+    def uuid(self, handle):
+        return read_text(os.path.join(handle[1], "unique_id"))
+
+    def percent(self, handle):
+        return read_number(os.path.join(handle[1], "gpu_busy_percent"))
+
+    def memory(self, handle):
+        sizes = [read_number(os.path.join(handle[1], "mem_info_vram_" + name)) for name in ("total", "used")]
+        return tuple(None if size is None else size >> 20 for size in sizes)
+
+    def programs(self, handle):
+        return len(list_amd_processes(self.sysfs, handle[1]))
+
+
+def find_amd_gpus(sysfs):
+    """Return [(index, PCI address, path of the device)] of AMD's GPUs, in the order of their render nodes.
+
+    Slurm numbers GPUs in the order of the files in gres.conf (gres_common.c); AutoDetect=rsmi takes the render nodes.
+    """
+    root, found = os.path.join(sysfs, "drm"), []
+    for name in list_directory(root):
+        device = os.path.join(root, name, "device")
+        if re.match(r"^card\d+\Z", name) and read_text(os.path.join(device, "vendor")) == AMD:
+            render = _render_node(device)
+            if render is not None and os.path.exists(os.path.join(device, "mem_info_vram_total")):
+                found.append((render, os.path.basename(os.path.realpath(device)), device))
+    return [(index, address, device) for index, (_, address, device) in enumerate(sorted(found))]
+
+
+def list_amd_processes(sysfs, device):
+    """Return [{"pid", "mib", "uid"}] of the processes with memory of this GPU, by the files of the driver's kfd."""
+    kfd, found = os.path.join(sysfs, "kfd", "kfd"), []
+    number = _kfd_number(kfd, device)
+    for pid in list_directory(os.path.join(kfd, "proc")) if number else ():
+        used = read_number(os.path.join(kfd, "proc", pid, "vram_" + number))
+        if pid.isdigit() and used:
+            one = {"pid": int(pid), "mib": used >> 20}
+            try:
+                one["uid"] = os.stat("/proc/" + pid).st_uid
+            except OSError:
+                pass  # The process has ended.
+            found.append(one)
+    return found
+
+
+def _render_node(device):
+    found = [int(one[7:]) for one in list_directory(os.path.join(device, "drm")) if re.match(r"^renderD\d+\Z", one)]
+    return found[0] if found else None
+
+
+def _kfd_number(kfd, device):
+    """Return the number by which kfd knows a GPU; "" when it does not know it."""
+    wanted = r"^drm_render_minor %s$" % _render_node(device)
+    for node in list_directory(os.path.join(kfd, "topology", "nodes")):
+        path = os.path.join(kfd, "topology", "nodes", node)
+        if re.search(wanted, read_text(os.path.join(path, "properties")), re.MULTILINE):
+            return read_text(os.path.join(path, "gpu_id"))
+    return ""
+
+
+def list_directory(path):
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def read_text(path):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(65536).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def read_number(path):
+    text = read_text(path)
+    return int(text) if text.isdigit() else None
+
+
 def chosen(nvml, wanted):
     """Return [(index, uuid, handle)] of the job's GPUs.
 
@@ -106,8 +209,10 @@ def ask(say, wanted, pause=PAUSE_S, period=PERIOD_S):
     try:
         nvml = Nvml()
     except OSError:
-        say({"error": "there is no NVIDIA driver"})
-        return
+        nvml = AmdFiles(SYSFS)
+        if not nvml.handles():
+            say({"error": "there is no NVIDIA driver"})
+            return
     except RuntimeError as error:
         say({"error": str(error)})
         return

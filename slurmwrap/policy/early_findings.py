@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from slurmwrap.config.config_defaults import Early
 from slurmwrap.diagnosis.log_progress import ShownProgress
+from slurmwrap.diagnosis.node_facts import describe_held_clocks
 from slurmwrap.diagnosis.running_output import OutputSigns
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.run_time import FROM_PROGRESS, FROM_RUNS, RunTimeEstimate
@@ -262,7 +263,7 @@ def find_signs(series: RunningSeries, samples: Sequence[GpuUse], now: float, set
         _find_dead_ranks(series, gpus, now, settings),
         _find_stall(series, gpus, hosts, now, settings),
         _find_idle_gpus(series, gpus, now, settings),
-        _find_late_end(series, now, settings),
+        _find_late_end(series, gpus, now, settings),
     )
     signs = [sign for sign in found if sign is not None]
     if any(sign.kind == PARTLY_DEAD for sign in signs):
@@ -444,7 +445,7 @@ def _find_idle_gpus(series: RunningSeries, gpus: Sequence[GpuUse], now: float, s
     return EarlySign(kind=IDLE, n=len(unused), words=words, confirmed=True)
 
 
-def _find_late_end(series: RunningSeries, now: float, settings: Early) -> EarlySign | None:
+def _find_late_end(series: RunningSeries, gpus: Sequence[GpuUse], now: float, settings: Early) -> EarlySign | None:
     if series.late_since is None or now - series.late_since < settings.forecast_s or series.saved:
         return None
     end = _forecast(series, now)
@@ -452,11 +453,12 @@ def _find_late_end(series: RunningSeries, now: float, settings: Early) -> EarlyS
         return None
     at, share = end
     over_s = at - series.run.began - series.run.limit_s
-    return EarlySign(
-        kind=WILL_NOT_FINISH,
-        n=int(over_s),
-        words=f"its time limit ends it {_format_span(over_s)} too early, at {share:.0%}; no checkpoint was seen",
-    )
+    words = f"its time limit ends it {_format_span(over_s)} too early, at {share:.0%}; no checkpoint was seen"
+    slowed = [(one, text) for one in gpus if (text := describe_held_clocks(one.clocks))]
+    if slowed:
+        worst, text = max(slowed, key=lambda found: found[0].clocks.get("slowed", 0.0))
+        words += f"; GPU {worst.gpu} of {worst.node} {text}"
+    return EarlySign(kind=WILL_NOT_FINISH, n=int(over_s), words=words)
 
 
 def _will_be_late(series: RunningSeries, now: float) -> bool:

@@ -63,7 +63,7 @@ _STORAGE = "storage_io"
 _FOLLOWING_CATEGORIES = {_STORAGE: frozenset({"incorrect_inputs", "checkpoint_error"})}
 # Categories that can belong to an incident.
 FAILURES = SHARED.union(*_FOLLOWING_CATEGORIES.values())
-_TRUSTED_SOURCES = ("kernel", "nvml", "slurm")
+_TRUSTED_SOURCES = ("kernel", "nvml", "network", "slurm")
 # Records of trusted sources that users can cause: a task that hangs on the user's own FUSE file system, and a batch
 # script that cannot be started.
 _CAUSED_BY_USERS = re.compile(r"INFO: task .{1,16}:\d+ blocked for more than|Reason JobLaunchFailure")

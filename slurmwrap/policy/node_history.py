@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from slurmwrap.diagnosis.amdgpu import parse_amdgpu
+from slurmwrap.diagnosis.network_facts import format_port_lines, list_broken_links
+from slurmwrap.diagnosis.node_facts import format_clock_lines, is_slowed_for_long
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.model.observation import Context, Observation
@@ -21,7 +24,7 @@ _SPREAD = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """One kernel line about a GPU (Xid, SXid) that an Epilog read on `node` while the job held the GPU."""
+    """One line of an Epilog about a fault on `node` while the job ran: a kernel line about a GPU, a port, or clocks."""
 
     node: str
     at: float
@@ -127,11 +130,18 @@ class NodeHistory:
 
 
 def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
-    """Return what an Epilog's kernel lines report about GPUs; () for records of other hooks and of users."""
+    """Return what an Epilog reports about GPUs (kernel lines, held clocks) and broken links; () for other records."""
     found = observation.facts.get("kernel")
-    if observation.context is not Context.EPILOG or not observation.node or not isinstance(found, list | tuple):
+    if observation.context is not Context.EPILOG or not observation.node:
         return ()
-    texts = [str(line.get("text", "")) for line in found if isinstance(line, Mapping)]
+    texts = (
+        [str(line.get("text", "")) for line in found if isinstance(line, Mapping)]
+        if isinstance(found, list | tuple)
+        else []
+    )
+    others = [event.text for event in list_broken_links(tuple(format_port_lines(observation)))]
+    others += [event.text for event in parse_amdgpu(texts) if event.category]
+    others += filter(is_slowed_for_long, format_clock_lines(observation))
     uid = observation.facts.get("uid")
     return tuple(
         GpuFault(
@@ -141,7 +151,7 @@ def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
             uid=uid if isinstance(uid, int) else -1,
             text=text,
         )
-        for text in list(dict.fromkeys(_select_gpu_lines(texts)))[:_LINES]
+        for text in list(dict.fromkeys((*others, *_select_gpu_lines(texts))))[:_LINES]
     )
 
 

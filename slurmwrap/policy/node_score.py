@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.config.load_config import Nodes
+from slurmwrap.diagnosis.amdgpu import AmdgpuEvent, parse_amdgpu
+from slurmwrap.diagnosis.network_facts import DOWN, NOISY, parse_port_event
+from slurmwrap.diagnosis.node_facts import is_slowed_for_long
 from slurmwrap.diagnosis.xid import XIDS, XidEvent, get_action, get_category, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_run import StrikeRecord
@@ -26,6 +29,8 @@ WEIGHTS: Mapping[str, float] = {
     "removal": 0.5,  # taken out of service: people may have planned it
     "noted": 0.25,  # the driver repaired it by itself (row remapped, contained error)
 }
+# A lost link may be the fault of the cable or the switch as well, so it never drains a node.
+_PORT_GRADES = {DOWN: "suspect", NOISY: "noted"}
 _CERTAIN_GRADES = ("conclusive", "suspect")
 # A program's fault counts if this many users met it on one GPU within a day (facts of the Xid table).
 _APPLICATION_USERS, _APPLICATION_S = 3, 86400.0
@@ -40,7 +45,7 @@ _MAX_SHARES = 64
 class ScoreTerm:
     """One term of a node's sum. `weight` 0: it does not count, for the reason in `why_not`."""
 
-    kind: str  # "xid", "strike", "node_failure", "multi_node_failure" or "removal".
+    kind: str  # "xid", "amdgpu", "port", "clocks", "strike", "node_failure", "multi_node_failure" or "removal".
     # A key of WEIGHTS, or "share": one of several nodes that may be at fault.
     grade: str
     weight: float
@@ -116,6 +121,8 @@ def _collect_terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTe
         found[strike.node].append(_make_strike_term(strike))
     for node, term in _make_gpu_fault_terms(history.gpu_faults):
         found[node].append(term)
+    for node, term in (*_make_port_terms(history.gpu_faults), *_make_clock_terms(history.gpu_faults)):
+        found[node].append(term)
     for failure in history.failures:
         for node, term in _make_failure_terms(failure):
             found[node].append(term)
@@ -146,8 +153,11 @@ def _make_strike_term(strike: StrikeRecord) -> ScoreTerm:
 
 def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
     """Yield one term for each code, GPU and job. Program faults count only if several users met them on one GPU."""
-    events = [(fault, event) for fault in faults for event in parse_xids([fault.text])]
-    first = {(f.node, e.bus_id, e.code, f.job_id): (f, e) for f, e in reversed(events)}
+    events: list[tuple[GpuFault, XidEvent | AmdgpuEvent]] = []
+    for fault in faults:
+        events += ((fault, event) for event in parse_xids([fault.text]))
+        events += ((fault, event) for event in parse_amdgpu([fault.text]))
+    first = {_get_key(fault, event): (fault, event) for fault, event in reversed(events)}
     program_faults: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
     for fault, event in first.values():
         if _grade_event(event) == "application":
@@ -158,7 +168,7 @@ def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Sco
         if not grade:
             continue
         term = ScoreTerm(
-            kind="xid",
+            kind="amdgpu" if isinstance(event, AmdgpuEvent) else "xid",
             grade=grade,
             weight=WEIGHTS[grade],
             at=fault.at,
@@ -176,8 +186,62 @@ def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Sco
         yield fault.node, term
 
 
-def _grade_event(event: XidEvent) -> str:
-    """Return the key of WEIGHTS by the Xid table; "" if another line decides or the code is unknown."""
+def _make_port_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
+    """Yield one term for each broken link and job. Jobs that shared the node while one link went down count once."""
+    seen: set[tuple[str, ...]] = set()
+    for fault in sorted(faults, key=lambda one: one.at):
+        event = parse_port_event(fault.text)
+        grade = _PORT_GRADES.get(event.kind, "") if event is not None else ""
+        if event is None or event.node != fault.node or not grade:
+            continue
+        term = ScoreTerm(
+            kind="port",
+            grade=grade,
+            weight=WEIGHTS[grade],
+            at=fault.at,
+            job_id=fault.job_id,
+            uid=fault.uid,
+            text=event.text,
+        )
+        same = (fault.node, event.port, event.kind, event.downs or str(fault.job_id))
+        if same in seen:
+            term = _make_void_term(term, "another job on the node saw the same event")
+        elif fault.incident:
+            term = _make_void_term(term, f"part of incident {fault.incident}")
+        seen.add(same)
+        yield fault.node, term
+
+
+def _make_clock_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
+    """Yield one term for each job that was slowed down for long: heat or power of the node, which drains nothing."""
+    for fault in {(fault.node, fault.job_id): fault for fault in faults if is_slowed_for_long(fault.text)}.values():
+        yield (
+            fault.node,
+            ScoreTerm(
+                kind="clocks",
+                grade="noted",
+                weight=WEIGHTS["noted"],
+                at=fault.at,
+                job_id=fault.job_id,
+                uid=fault.uid,
+                text=fault.text,
+            ),
+        )
+
+
+def _get_key(fault: GpuFault, event: XidEvent | AmdgpuEvent) -> tuple[str, ...]:
+    """Return what is equal for lines that count once: one code of a GPU in one job."""
+    code = event.kind if isinstance(event, AmdgpuEvent) else str(event.code)
+    # This line is repeated in later jobs, whenever the counter is read, until another error changes it.
+    return (fault.node, event.bus_id, code, event.text if code == "uncorrectable" else str(fault.job_id))
+
+
+def _grade_event(event: XidEvent | AmdgpuEvent) -> str:
+    """Return the key of WEIGHTS by the tables of Xids and of amdgpu; "" if another line decides, or it is unknown."""
+    if isinstance(event, AmdgpuEvent):
+        if event.conclusive:
+            return "conclusive"
+        return {"RESET": "suspect", "APP": "application", "LOG": "noted"}.get(event.action, "")
     if is_conclusive(event):
         return "conclusive"
     action = get_action(event)

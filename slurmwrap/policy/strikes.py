@@ -16,7 +16,7 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.node_history import NodeHistory
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
 
-_TRUSTED_SOURCES = ("kernel", "nvml", "slurm")
+_TRUSTED_SOURCES = ("kernel", "nvml", "network", "slurm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

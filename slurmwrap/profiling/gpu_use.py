@@ -52,6 +52,7 @@ def add_samples(use: GpuUse | None, found: GpuSamples, attempt: RunKey) -> GpuUs
         energy_j=max(energy, default=None),
         shares=found.shares if more else use.shares,
         share_samples=max(found.share_samples, use.share_samples),
+        clocks=max(found.clocks, use.clocks, key=lambda clocks: clocks.get("busy", -1.0)),
     )
 
 

@@ -14,7 +14,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Observation
 from slurmwrap.model.resource_profile import GPU_SHARES
-from slurmwrap.model.running_job import HOST, GpuSamples, GpuUse
+from slurmwrap.model.running_job import CLOCK_REASONS, HOST, GpuSamples, GpuUse
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, record_of
 from slurmwrap.profiling.gpu_use import add_samples, shorten_series
 from slurmwrap.protocols import Store
@@ -60,6 +60,7 @@ def _parse_gpu(plain: Any, node: str, began: float, interval_s: float, first: in
         energy_j=_parse(plain, "energy_j", 0, _JOULES) if plain.get("energy_j") is not None else None,
         shares=_parse_shares(plain.get("shares", {})),
         share_samples=int(_parse(plain, "share_samples", 0, _NUMBER)) if "share_samples" in plain else 0,
+        clocks=_parse_clocks(plain.get("clocks", {})),
     )
 
 
@@ -67,6 +68,14 @@ def _parse_shares(found: Any) -> dict[str, float]:
     if not isinstance(found, Mapping) or not found.keys() <= set(GPU_SHARES):
         raise ValueError("shares are not the shares of a GPU")
     return {name: _parse(found, name, 0, 1) for name in found}
+
+
+def _parse_clocks(found: Any) -> dict[str, float]:
+    """Return the counts that are known; a later release may count more."""
+    if not isinstance(found, Mapping):
+        raise ValueError("clocks are not the clocks of a GPU")
+    most = {"sm": 1.0, **dict.fromkeys(("busy", "slowed", "thermal_s", *CLOCK_REASONS), _NUMBER)}
+    return {name: _parse(found, name, 0, most[name]) for name in found if name in most}
 
 
 def _parse(plain: Mapping[str, Any], name: str, least: float, most: float) -> float:

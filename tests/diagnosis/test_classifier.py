@@ -307,3 +307,12 @@ def test_the_middle_of_a_huge_log_is_skipped_and_line_numbers_stay_correct() -> 
     text = PROGRESS * 40_000 + OOM
     found = diagnose(text)
     assert found.evidence[0].line == text.count("\n")
+
+
+def test_a_time_limit_cites_the_gpu_whose_clock_was_held_down() -> None:
+    slowed = "NVML on n3: GPU 0 was slowed down in 34 of 100 minutes of use (hw_thermal 34)"
+    found = diagnose_run(
+        Evidence(state="TIMEOUT", nvml=("NVML on n3: GPU 1 (0000:05:00.0) is lost", slowed), nodes=("n3",))
+    )
+    assert found.category == "time_limit" and found.node == ""
+    assert [(one.text, one.role) for one in found.evidence if one.source == "hook"] == [(slowed, "support")]

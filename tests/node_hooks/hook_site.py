@@ -189,6 +189,7 @@ def make_site(root: Path, munge_socket: str, python: str) -> Site:
         munge_socket=munge_socket,
         kernel_log=f"file:{root}/kernel-%n",
         nvidia_proc=f"{root}/nvidia-%n",
+        sysfs=f"{root}/sysfs-%n",
     )
     site = Site(root=root, munge_socket=munge_socket, files=install(settings))
     if SLOWNESS > 1.5:

@@ -10,14 +10,15 @@ import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hook_site import OLD_PYTHON, Site, add_gpu
+from hook_site import OLD_PYTHON, Site, add_gpu, epilog_facts
 from waiting import wait_until
 
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.node_hooks import gpu_use_sampler
+from slurmwrap.node_hooks import gpu_clocks, gpu_use_sampler, node_state
 from slurmwrap.node_hooks.gpu_use_sampler import LATER_S, PERIOD_S, PendingSamples
 from slurmwrap.node_hooks.hook_settings import HookSettings
 
@@ -209,7 +210,7 @@ def test_a_driver_that_hangs_is_asked_once(site: Site, libnvml: Callable[..., st
 
 HANGING = """
 import json, sys
-from slurmwrap.node_hooks import gpu_use_sampler
+from slurmwrap.node_hooks import gpu_clocks, gpu_use_sampler, node_state
 from slurmwrap.node_hooks.hook_settings import HookSettings
 gpu_use_sampler.QUERY_S = 1.0
 keys = dict.fromkeys(("cluster", "spool", "munge", "munge_socket", "kernel_log", "nvidia_proc"), "")
@@ -259,3 +260,42 @@ def hurry(site: Site) -> None:
             if not item.filename.endswith("gpu_use_sampler.pyc"):
                 new.writestr(item, content)
     quick.replace(given)
+
+
+def test_clocks_are_read_and_counted_while_a_gpu_is_in_use(
+    node: Node, query: Callable[..., list[dict[str, Any]]]
+) -> None:
+    hot, idle = query("sm@0=90 clock@0=990 reasons@0=0x6c thermal_ns@0=5000000000 sm@1=0 clock@1=300 reasons@1=1")
+    assert hot["clocks"] == {
+        "held": ["hw_slowdown", "sw_thermal", "hw_thermal"], "sm": 0.5, "thermal_ns": 5000000000
+    }  # fmt: skip
+    assert idle["clocks"] == {"sm": 0.152}  # idling, and a power cap (0x4), are normal
+    later = {**hot["clocks"], "thermal_ns": 35000000000}
+
+    def answer(now: float) -> list[dict[str, Any]]:
+        if now < 100:
+            return [hot, idle]
+        return (
+            [{**hot, "clocks": later}, idle] if now < 400 else [{**hot, "clocks": {"sm": 1.0}}, {"gpu": 1, "use": 99.0}]
+        )
+
+    node.answer = answer
+    node.run(600.0)
+    found = node_state.take_clocks(node.settings, 41)
+    held = dict.fromkeys(("hw_slowdown", "sw_thermal", "hw_thermal"), 7)
+    assert found["clocks"]["0"] == {"busy": 10, "slowed": 7, **held, "sm": 0.65, "thermal_s": 30.0}
+    assert found["clocks"]["1"]["busy"] == 0
+    (_, last) = node.sent[-1]
+    assert last["samples"][0]["clocks"] == found["clocks"]["0"]
+    assert node_state.take_clocks(node.settings, 41) == {}
+
+
+def test_the_epilog_sends_the_clocks_of_the_job(site: Site) -> None:
+    add_gpu(site, 0, "0000:05:00.0")
+    site.prolog()
+    site.arrived()
+    counts = gpu_clocks.ClockCounts()
+    counts.add([{"gpu": 0, "use": 99.0, "clocks": {"held": ["hw_thermal"], "sm": 0.5}}])
+    counts.save(SimpleNamespace(node_state_dir=str(site.state)), 41)
+    assert epilog_facts(site)["clocks"] == {"0": {"busy": 1, "slowed": 1, "hw_thermal": 1, "sm": 0.5}}
+    assert not list(site.state.glob("*.clocks"))

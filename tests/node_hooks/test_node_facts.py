@@ -62,7 +62,7 @@ def test_a_node_name_that_is_unsafe_in_a_path_becomes_unknown(value: bytes, name
 def read_addresses(proc: Path) -> Any:
     private = proc.parent / "private"
     private.mkdir(mode=0o700, exist_ok=True)
-    settings = SimpleNamespace(nvidia_proc=str(proc), node_state_dir=str(private))
+    settings = SimpleNamespace(nvidia_proc=str(proc), node_state_dir=str(private), sysfs="/nonexistent")
     return gpu_addresses.addresses(settings, time.monotonic() + allow(5))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from amd_tree import write_amd_gpu
 from waiting import wait_for
 
 from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, read_node_program
@@ -47,8 +48,11 @@ class Node:
 def node(libnvml: Callable[..., str]) -> Iterator[Callable[..., Node]]:
     started: list[Node] = []
 
-    def start(answers: str, *, library: bool = True, patience: str = "90.0", **environ: str) -> Node:
+    def start(
+        answers: str, *, library: bool = True, patience: str = "90.0", sysfs: str = "/nonexistent", **environ: str
+    ) -> Node:
         text = read_node_program().replace("PATIENCE_S = 90.0", f"PATIENCE_S = {patience}")
+        text = text.replace('SYSFS = "/sys/class"', f"SYSFS = {sysfs!r}")
         for old, new in {**QUICK, **(IMPATIENT if "hang" in answers else {})}.items():
             assert old in text
             text = text.replace(old, new)
@@ -102,6 +106,20 @@ def test_a_missing_or_hanging_driver_is_reported_and_the_program_still_ends(
     running = node(answers, library=library)
     while (error_now := running.read_answer()["error"]) != error:  # a slow start is first reported as a hanging driver
         assert error_now == "the NVIDIA driver does not answer (its start)"
+    assert running.close_input_and_wait() == 0
+
+
+def test_amds_gpus_are_read_from_the_drivers_files(node: Callable[..., Node], tmp_path: Path) -> None:
+    write_amd_gpu(tmp_path, 1, "0000:c1:00.0")
+    write_amd_gpu(tmp_path, 2, "0000:05:00.0", use=83, used_mib=900, pids={7: 600})
+    sensor = tmp_path / "devices" / "0000:05:00.0" / "hwmon" / "hwmon3"
+    sensor.mkdir(parents=True)
+    (sensor / "power1_average").write_text("312000000\n")
+    running = node("", library=False, sysfs=str(tmp_path), SLURM_STEP_GPUS="1")
+    assert running.read_answer() == {
+        "node": "n3", "index": 1, "uuid": "", "percent": 83.0, "used_mib": 900, "total_mib": 65536, "power_w": 312,
+        "programs": 1,
+    }  # fmt: skip
     assert running.close_input_and_wait() == 0
 
 

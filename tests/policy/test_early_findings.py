@@ -6,7 +6,9 @@ import early_findings as bench
 import pytest
 
 from slurmwrap.config.config_defaults import Early
+from slurmwrap.diagnosis.log_progress import ShownProgress
 from slurmwrap.diagnosis.running_output import OutputSigns
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.running_job import DIVERGED, HOST, GpuUse
 from slurmwrap.policy.early_findings import (
@@ -114,3 +116,17 @@ def test_the_cpus_of_the_nodes_decide_where_no_gpu_is_known(cpus: float, found: 
 def test_no_look_shows_nothing() -> None:
     series = add_look(RunningSeries(run=RUN), RunningLook(at=9e5, signs=OutputSigns()), SETTINGS)
     assert find_signs(series, (), 9e5, SETTINGS) == ()
+
+
+def test_a_late_end_names_the_gpu_whose_clock_was_held_down() -> None:
+    shown = ShownProgress(done=300, total=1000, left_s=7000.0)
+    run = WatchedRun(began=0.0, limit_s=4000, gpus=2)
+    series = replace(RunningSeries(run=run), shown=(3000.0, shown), late_since=0.0)
+    key = RunKey(cluster="c", job_id=1, submit_time=1)
+    fast = GpuUse(attempt=key, node="n1", gpu=0, began=0, interval_s=60, use_pct=(), mem_mib=(), processes=())
+    slow = replace(fast, gpu=1, clocks={"busy": 40.0, "slowed": 31.0, "hw_thermal": 31.0, "sm": 0.62})
+    (alone,) = find_signs(series, (fast,), 3000, SETTINGS)
+    (named,) = find_signs(series, (fast, slow), 3000, SETTINGS)
+    assert (named.kind, named.n) == (alone.kind, alone.n)
+    slowed = "GPU 1 of n1 was slowed down in 31 of 40 minutes of use (hw_thermal 31)"
+    assert named.words == f"{alone.words}; {slowed}, its SM clock was at 62 % of its maximum"

@@ -278,3 +278,85 @@ def test_kernel_lines_from_other_sources_than_an_epilog_do_not_count() -> None:
     assert list_gpu_faults(epilog(line, node="")) == ()
     assert list_gpu_faults(epilog(facts={"kernel": "NVRM: Xid (PCI:0000:05:00): 79"})) == ()
     assert list_gpu_faults(epilog(facts={"logs": [{"text": line}], "kernel": ["x", 7]})) == ()
+
+
+def lost_link(job_id: int, downs: int = 7, uid: int = 0, text: str = "went down 1 time while the job ran") -> GpuFault:
+    line = f"network on n1: InfiniBand port mlx5_0/1 {text}" + (f" (link_downed {downs})" if downs else "")
+    return GpuFault(node="n1", at=START - DAY + job_id, job_id=job_id, uid=uid or 1000 + job_id, text=line)
+
+
+NOISE = "has too many errors: symbol_error 900 in 2.0 h"
+
+
+@pytest.mark.parametrize(
+    ("faults", "weight", "status"),
+    [
+        ((lost_link(1),), 1.0, OK),
+        ((lost_link(1), lost_link(2)), 1.0, OK),  # two jobs on the node saw one event
+        ((lost_link(1), lost_link(2, 8)), 2.0, SUSPECT),
+        ((lost_link(1, 1), lost_link(2, 2), lost_link(3, 3)), 3.0, LEMON),
+        ((lost_link(1, 0, text=NOISE), lost_link(2, 0, text=NOISE)), 0.5, OK),
+        ((lost_link(1, 0, text="has errors: symbol_error 9 in 2.0 h"),), None, OK),
+        ((replace(lost_link(1), node="n2"),), None, OK),  # a line about another node
+        ((replace(lost_link(1), incident="i1"), lost_link(2, 8)), 1.0, OK),  # the switch
+    ],
+)
+def test_broken_links_count(faults: tuple[GpuFault, ...], weight: float | None, status: str) -> None:
+    scores = compute_node_scores(NodeHistory(gpu_faults=faults, exposure=fleet_exposure()), RULES, now=START)
+    assert [(one.weight, one.status) for one in scores] == ([] if weight is None else [(weight, status)])
+    assert all(not one.conclusive for one in scores)
+
+
+def test_broken_links_are_stored_with_the_kernels_lines() -> None:
+    port = {"port": "mlx5_0/1", "link": "infiniband", "new": {"link_downed": 1, "symbol_error": 9}, "downs": 7}
+    facts = {"uid": 7, "network": {"ports": 1, "s": 3600, "changed": [port]}}
+    found = Observation(nonce="", cluster="c", job_id=1, context=Context.EPILOG, at=START, node="n1", facts=facts)
+    assert [fault.text for fault in list_gpu_faults(found)] == [lost_link(1).text]
+    assert list_gpu_faults(replace(found, context=Context.SUBMIT)) == ()
+
+
+def test_clocks_that_were_held_down_for_long_are_noted() -> None:
+    def epilog(job_id: int, slowed: int) -> Observation:
+        clocks = {"0": {"busy": 100, "slowed": slowed, "hw_thermal": slowed, "sm": 0.71, "thermal_s": 812.3}}
+        facts = {"uid": job_id, "clocks": clocks}
+        return Observation(
+            nonce="", cluster="c", job_id=job_id, context=Context.EPILOG, at=START - DAY, node="n1", facts=facts
+        )
+
+    (fault,) = list_gpu_faults(epilog(1, 70))
+    assert fault.text == (
+        "NVML on n1: GPU 0 was slowed down in 70 of 100 minutes of use (hw_thermal 70), "
+        "its SM clock was at 71 % of its maximum, 812 s by heat"
+    )
+    assert list_gpu_faults(epilog(1, 59)) == ()
+    history = NodeHistory(gpu_faults=tuple(list_gpu_faults(epilog(job, 90))[0] for job in range(1, 6)))
+    found = score_of(history)
+    assert (found.weight, {term.kind for term in found.terms}, found.status) == (1.25, {"clocks"}, SUSPECT)
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        ("GPU reset(1) failed", "conclusive"),
+        ("GPU reset begin!", "suspect"),
+        ("2 new uncorrectable hardware errors detected in umc block", "suspect"),
+        ("2 uncorrectable hardware errors detected in umc block", "noted"),
+        ("SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x00000012", "noted"),
+    ],
+)
+def test_kernel_lines_of_amds_driver_count_as_xids_do(text: str, grade: str) -> None:
+    fault = replace(xid(79, 1), text=f"amdgpu 0000:c1:00.0: amdgpu: {text}")
+    (term,) = score_of(NodeHistory(gpu_faults=(fault,))).terms
+    assert (term.kind, term.grade, term.gpu) == ("amdgpu", grade, "0000:c1:00")
+
+
+def test_page_faults_of_one_user_on_amds_gpus_do_not_count() -> None:
+    line = "amdgpu 0000:c1:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:1)"
+    faults = tuple(replace(xid(31, job, uid=7), text=line) for job in range(1, 9))
+    assert score_of(NodeHistory(gpu_faults=faults)).weight == 0
+
+
+def test_a_counter_of_amds_driver_that_is_printed_again_counts_once() -> None:
+    line = "amdgpu 0000:c1:00.0: amdgpu: {} uncorrectable hardware errors detected in umc block"
+    faults = tuple(replace(xid(79, job), text=line.format(count)) for job, count in ((1, 2), (2, 2), (3, 2), (4, 3)))
+    assert score_of(NodeHistory(gpu_faults=faults)).weight == 0.5

@@ -107,6 +107,10 @@ def test_a_message_not_from_the_jobs_node_or_impossible_is_rejected(place: Place
         {**GPU, "mig": ["x"]},
         {**GPU, "mig": "x" * 100},
         {**GPU, "energy_j": -5},
+        {**GPU, "clocks": {"busy": -1}},
+        {**GPU, "clocks": {"sm": 2}},
+        {**GPU, "clocks": {"hw_thermal": "x"}},
+        {**GPU, "clocks": []},
         {},
         7,
     ],
@@ -132,3 +136,12 @@ def test_samples_of_another_run_or_after_the_end_are_dropped(place: Place) -> No
     place.slurm.add(ended)
     (use,) = place.read(place.message(GPU))
     assert use.use_pct == (40.0,)
+
+
+def test_clocks_that_were_held_down_are_kept_with_the_use(place: Place) -> None:
+    clocks = {"busy": 20, "slowed": 9, "hw_thermal": 9, "sm": 0.71, "thermal_s": 300.5}
+    (one,) = place.read(place.message({**GPU, "clocks": {**clocks, "of_a_later_release": "x"}}))
+    assert one.clocks == clocks
+    earlier = {**clocks, "busy": 4}
+    (one,) = place.read(place.message({**GPU, "clocks": earlier}, first=2), place.message(GPU, first=4))
+    assert one.clocks == clocks  # a sampler without clocks, or one that was started again

@@ -10,11 +10,13 @@ import uuid
 from pathlib import Path
 
 import pytest
+from port_tree import write_ib
 from realslurm import USERS, Lab
 from site_records import consent_to_retries, reconcile_until_judged, runs, site, site_rows, submit_script
 from waiting import allow, wait_for
 
 from slurmwrap.host.lock import hold_exclusive_lock
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import gpu_bus_id
 from slurmwrap.prerun.static.job_inputs import digest
 
@@ -215,3 +217,26 @@ def test_a_second_reconciler_is_refused_and_names_the_first(lab: Lab) -> None:
         done = lab.slurmwrap("reconcile", "--once")
     assert done.returncode == 6
     assert f"another reconciler is already running (pid {os.getpid()})" in done.stderr
+
+
+def test_a_link_that_goes_down_while_a_job_runs_explains_its_lost_peer(lab: Lab) -> None:
+    nodes = LabDirectories(lab.dir)
+    for number in range(8):
+        write_ib(nodes.node(f"n{number}") / "sysfs", "mlx5_0/1", link_downed=5)
+    flag = Path(pwd.getpwnam(ALICE).pw_dir) / f"link-{uuid.uuid4().hex}"
+    job = submit(lab, f"while [ ! -e {flag} ]; do sleep 0.1; done; {NCCL}; exit 1", "-N2", "--exclusive")
+    lab.wait_job(job, ("RUNNING",))
+    # Slurm shows RUNNING while the Prolog still runs; the batch script writes its output file after it.
+    output = Path(pwd.getpwnam(ALICE).pw_dir) / f"rec-{job}.out"
+    wait_for(output.exists, bool, timeout=60)
+    hosts = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
+    node = lab.run(["scontrol", "show", "hostnames", hosts]).stdout.split()[-1]
+    write_ib(nodes.node(node) / "sysfs", "mlx5_0/1", link_downed=7)
+    flag.touch()
+    lab.wait_job(job, ("FAILED",))
+    (run,) = reconcile_until_judged(lab, job)
+    assert (run["diagnosis_category"], run["diagnosis_node"]) == ("node_failure", node)
+    why = " ".join(lab.slurmwrap("why", job).stdout.split())
+    assert f"on {node}, InfiniBand port mlx5_0/1 went down 2 times while the job ran (link_downed 7)" in why
+    shown = " ".join(lab.slurmwrap("nodes", "show", node).stdout.split())
+    assert "mlx5_0/1 went down 2 times" in shown

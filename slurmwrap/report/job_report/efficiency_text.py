@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
+from slurmwrap.diagnosis.node_facts import describe_held_clocks
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.hostlist import fold
@@ -162,6 +163,9 @@ def _format_gpus(one: RunEfficiency, uses: Sequence[GpuUse], style: TextStyle, u
         drawn = draw_series(use.use_pct, unicode, max(10, style.columns - left - 24))
         line = f"  {names[gpu]:{left}}  {share}  {memory:>9}  {drawn}".rstrip()
         yield style.paint(line, "red") if gpu.never_used else line
+    for use in uses:
+        if text := describe_held_clocks(use.clocks):
+            yield style.wrapped(f"  GPU {use.gpu} of {use.node} {text}", "", "    ")
 
 
 def _format_host(one: RunEfficiency, use: GpuUse, left: int, style: TextStyle, unicode: bool) -> Iterator[str]:

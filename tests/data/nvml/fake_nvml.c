@@ -175,6 +175,25 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(device *gpu, unsigned long long *r
     return SUCCESS;
 }
 
+int nvmlDeviceGetClockInfo(device *gpu, unsigned kind, unsigned *mhz) {
+    ENTER(gpu->index);
+    *mhz = (unsigned)number("clock", gpu->index, 0);
+    return kind == 1 && *mhz ? SUCCESS : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetMaxClockInfo(device *gpu, unsigned kind, unsigned *mhz) {
+    ENTER(gpu->index);
+    *mhz = 1980;
+    return kind == 1 ? SUCCESS : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetViolationStatus(device *gpu, unsigned policy, unsigned long long *found) {
+    ENTER(gpu->index);
+    found[0] = 1;
+    found[1] = (unsigned long long)number("thermal_ns", gpu->index, 0);
+    return policy == 1 && found[1] ? SUCCESS : NOT_SUPPORTED;
+}
+
 int nvmlDeviceGetPersistenceMode(device *gpu, unsigned *mode) {
     ENTER(gpu->index);
     *mode = (unsigned)number("persistence", gpu->index, 1);

@@ -204,3 +204,18 @@ def test_a_series_is_drawn_in_the_given_width() -> None:
 
 def test_energy_has_a_unit_that_fits() -> None:
     assert [format_energy(value) for value in (5, 12400, 3.6e6, 7.2e9)] == ["5 J", "12.4 kJ", "1.00 kWh", "2.00 MWh"]
+
+
+def test_a_gpu_whose_clock_was_held_down_is_named() -> None:
+    clocks = {"busy": 20.0, "slowed": 9.0, "hw_thermal": 9.0, "sm": 0.71, "thermal_s": 300.5}
+    uses = (
+        make_use(),
+        make_use("n1", 1, clocks=clocks),
+        make_use("n1", 2, clocks={**clocks, "slowed": 1.0, "thermal_s": 0.0}),
+    )
+    text = " ".join(show(make_run(), uses=uses).split())
+    assert text.count("was slowed down") == 1
+    assert (
+        "GPU 1 of n1 was slowed down in 9 of 20 minutes of use (hw_thermal 9), "
+        "its SM clock was at 71 % of its maximum, 300 s by heat" in text
+    )
