@@ -29,7 +29,7 @@ from slurmwrap.gsub import process_env
 from slurmwrap.gsub.exec_sbatch import exec_sbatch, refill_pipe
 from slurmwrap.sbatch.command_line import Names, add_plugin_names, parse_own_options, select_words_for_sbatch
 from slurmwrap.sbatch.job_request import JobRequest
-from slurmwrap.sbatch.option_table import MAKING
+from slurmwrap.sbatch.option_table import AUTO_PARTITION, MAKING
 from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import (
     find_passthrough_reason,
@@ -201,6 +201,9 @@ def _run_gsub(words: list[str], console: Console) -> int:
             raise
         except Exception as error:
             return _fall_back_after_fault(error, _is_only_shown(words, environ), words, console, stdin)
+    if request.value("partition") == AUTO_PARTITION and not off and not find_prerun_reason(environ):
+        chosen = _choose_partition(words, request, environ, console)
+        words, request = chosen if chosen is not None else (words, request)
     reason = (
         off or find_prerun_reason(environ) or find_passthrough_reason(request, at_terminal=process_env.is_at_terminal())
     )
@@ -208,6 +211,24 @@ def _run_gsub(words: list[str], console: Console) -> int:
     if reason is None or may_need_splitting(request, reason):
         return _submit(words, request, remove_outer_job(environ), console, stdin, reason)
     return _pass_with_reason(reason, words, request, console, stdin)
+
+
+def _choose_partition(
+    words: list[str], request: JobRequest, environ: Mapping[str, str], console: Console
+) -> tuple[list[str], JobRequest] | None:
+    """Return the call with partitions for --partition=auto; None if it is the name of one. Raise SlurmwrapError."""
+    from slurmwrap.gsub.choose_partition import choose_partition  # few calls use it
+
+    try:
+        return choose_partition(words, request, configuration.load(environ), remove_outer_job(environ), console)
+    except SlurmwrapError:
+        raise
+    except Exception as error:
+        # sbatch would take the word for a name.
+        console.fault(error)
+        raise SlurmwrapError(
+            "--partition=auto: no partition was chosen, so nothing was submitted", hint="Name one: --partition=NAME."
+        ) from error
 
 
 def _parse_call(words: Sequence[str], environ: Mapping[str, str], work_dir: str, stdin: _Stdin) -> JobRequest:

@@ -1,0 +1,209 @@
+"""Choose the partitions for a job that leaves the choice to gsub (--partition=auto). Pure.
+
+A partition is left out if the user or the job may not use it, and if it could be to the user's or others' disadvantage
+compared with the one that Slurm would take: jobs that are killed for those of other partitions, a higher price, a
+higher PriorityTier (such partitions are for short tests, and their jobs may take nodes from others), a lower time limit
+than the job needs.
+
+Of the others the job gets a list, not the one with the earliest forecast: Slurm starts the job in the first partition
+that can, so a wrong forecast costs nothing (bench/partition_choice.py compares both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from slurmwrap.fast_dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.model.cluster import Partition, Snapshot
+
+# Slurm's backfill scheduler tries a job in each of its partitions, so a list is short.
+MOST_LISTED = 4
+# A start that is expected so soon is at once.
+AT_ONCE_S = 60.0
+# A better partition is worth a sentence if the job starts so many seconds, and such a share of its wait, earlier.
+_EARLIER_S, _EARLIER_SHARE = 600.0, 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionUser:
+    """The user for whom a partition is chosen. `account`, `qos`: as requested; "": not known, Slurm decides."""
+
+    groups: frozenset[str]
+    account: str = ""
+    qos: str = ""
+    root: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionNeeds:
+    """What a job requests of its partition. None: not requested, or not known."""
+
+    nodes: int | None = None
+    time_limit_s: int | None = None
+    run_s: float | None = None  # nine of ten such jobs take less
+    cpus_per_node: int | None = None
+    mem_mib_per_node: int | None = None
+    reservation: bool = False
+    preemptible: bool = False  # its user agreed that it is stopped for other jobs (--preemptible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuitablePartitions:
+    """The partitions that may be chosen for a job, in Slurm's order, and why each of the others is left out."""
+
+    names: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def find_suitable_partitions(
+    snapshot: Snapshot, needs: PartitionNeeds, user: PartitionUser, reserved: Iterable[str] = ()
+) -> SuitablePartitions:
+    """Return the partitions that may be chosen. `reserved`: those that the site uses for pre-runs.
+
+    Whether the nodes of a partition can run the job, and what limits of associations and QOS allow, only Slurm knows
+    for certain.
+    """
+    kept_free = frozenset(reserved)
+    usual = next((one for one in snapshot.partitions if one.name == snapshot.default_partition), None)
+    left_out: dict[str, str] = {}
+    usable: list[Partition] = []
+    for one in snapshot.partitions:
+        reason = (
+            _find_access_obstacle(one, user, needs)
+            or _find_limit_obstacle(one, needs)
+            or _find_time_obstacle(one, needs, usual)
+            or ("the site keeps it for pre-runs" if one.name in kept_free and one is not usual else "")
+        )
+        if reason:
+            left_out[one.name] = reason
+        else:
+            usable.append(one)
+    if not usable:
+        return SuitablePartitions(names=(), left_out=left_out)
+    tiers = [one.priority_tier for one in snapshot.partitions]
+    lowest_first = sorted(usable, key=lambda one: (_is_preemptible(one, snapshot, tiers), sum(_weights(one).values())))
+    reference = usual if usual in usable else lowest_first[0]
+    names = []
+    for one in usable:
+        if disadvantage := _find_disadvantage(one, reference, needs, snapshot, tiers):
+            left_out[one.name] = disadvantage
+        else:
+            names.append(one.name)
+    return SuitablePartitions(names=tuple(names), left_out=left_out)
+
+
+def _find_access_obstacle(one: Partition, user: PartitionUser, needs: PartitionNeeds) -> str:
+    """Return why the user may not use the partition, by scontrol(1), "PARTITIONS"; "" if nothing is known against it.
+
+    Slurm does not apply the lists of groups and RootOnly to root.
+    """
+    if one.state not in ("UP", ""):
+        return f"its state is {one.state}"
+    if one.hidden:
+        return "it is hidden"
+    if one.needs_reservation and not needs.reservation:
+        return "its jobs need a reservation"
+    if one.root_only and not user.root:
+        return "it is for root only"
+    if one.allow_groups and not user.root and user.groups.isdisjoint(one.allow_groups):
+        return f"it is for the groups {', '.join(one.allow_groups)}"
+    return _find_list_obstacle("account", user.account, one.allow_accounts, one.deny_accounts) or _find_list_obstacle(
+        "QOS", user.qos, one.allow_qos, one.deny_qos
+    )
+
+
+def _find_list_obstacle(what: str, name: str, allowed: Sequence[str], denied: Sequence[str]) -> str:
+    if not name:
+        return ""
+    if allowed and name.lower() not in map(str.lower, allowed):
+        return f"it is not for the {what} {name}"
+    return f"it is not for the {what} {name}" if name.lower() in map(str.lower, denied) else ""
+
+
+def _find_limit_obstacle(one: Partition, needs: PartitionNeeds) -> str:
+    if needs.nodes is not None and one.max_nodes is not None and needs.nodes > one.max_nodes:
+        return f"a job gets at most {one.max_nodes} nodes there"
+    if needs.nodes is not None and needs.nodes < one.min_nodes:
+        return f"a job has at least {one.min_nodes} nodes there"
+    if needs.cpus_per_node and one.max_cpus_per_node and needs.cpus_per_node > one.max_cpus_per_node:
+        return f"a job gets at most {one.max_cpus_per_node} CPUs of a node there"
+    if needs.mem_mib_per_node and one.max_mem_mib_per_node and needs.mem_mib_per_node > one.max_mem_mib_per_node:
+        return f"a job gets at most {one.max_mem_mib_per_node} MiB of a node there"
+    return ""
+
+
+def _find_time_obstacle(one: Partition, needs: PartitionNeeds, usual: Partition | None) -> str:
+    """Return why the job may not end in time there. Without --time it gets the partition's default limit."""
+    if needs.time_limit_s is not None:
+        too_short = one.max_time_s is not None and needs.time_limit_s > one.max_time_s
+        return f"its MaxTime is {_format_minutes(one.max_time_s)}" if too_short else ""
+    limit = one.default_time_s or one.max_time_s
+    if limit is None:
+        return ""
+    if needs.run_s is not None:
+        too_short = needs.run_s > limit
+    else:
+        expected = None if usual is None else usual.default_time_s or usual.max_time_s
+        too_short = one is not usual and usual is not None and (expected is None or expected > limit)
+    return f"without --time a job ends there after {_format_minutes(limit)}" if too_short else ""
+
+
+def _format_minutes(seconds: int | None) -> str:
+    return f"{(seconds or 0) / 60:.4g} min"
+
+
+def _find_disadvantage(
+    one: Partition, reference: Partition, needs: PartitionNeeds, snapshot: Snapshot, tiers: Sequence[int]
+) -> str:
+    """Return the disadvantage compared with `reference`, the partition that the job would have otherwise."""
+    if one is reference:
+        return ""
+    stopped = _is_preemptible(one, snapshot, tiers) and not _is_preemptible(reference, snapshot, tiers)
+    requeued = one.preempt_mode == "REQUEUE"
+    if stopped and not (needs.preemptible and requeued):
+        way_out = "; --preemptible allows it" if requeued else ""
+        return f"jobs there are stopped for others (PreemptMode={one.preempt_mode}){way_out}"
+    if one.priority_tier > reference.priority_tier:
+        return f"its PriorityTier is above that of {reference.name}"
+    mine, theirs = _weights(one), _weights(reference)
+    if any(weight > theirs.get(name, 0.0) for name, weight in mine.items()):
+        return f"it is billed higher than {reference.name} (TRESBillingWeights)"
+    return ""
+
+
+def _is_preemptible(one: Partition, snapshot: Snapshot, tiers: Sequence[int]) -> bool:
+    """Return whether jobs of the partition may be stopped for those of one with a higher PriorityTier."""
+    return snapshot.preempts and one.preempt_mode != "OFF" and max(tiers) > one.priority_tier
+
+
+def _weights(one: Partition) -> dict[str, float]:
+    """Return what is billed; without TRESBillingWeights Slurm bills CPUs."""
+    return dict(one.billing_weights) or {"cpu": 1.0}
+
+
+def rank_partitions(names: Sequence[str], starts: Mapping[str, float], now: float) -> tuple[str, ...]:
+    """Return the list for Slurm: the earliest expected start (Unix seconds) first, those without one last.
+
+    Starts within a minute are equally good and keep the order of `names`.
+    """
+
+    def key(name: str) -> tuple[bool, float]:
+        start = starts.get(name)
+        return start is None, 0.0 if start is None or start - now < AT_ONCE_S else start
+
+    return tuple(sorted(names, key=key))[:MOST_LISTED]
+
+
+def find_earlier_partition(current: float, starts: Mapping[str, float], now: float) -> str:
+    """Return the partition in which a job would start materially earlier than `current`; "" if there is none.
+
+    All in Unix seconds.
+    """
+    name = min(starts, key=lambda one: starts[one], default="")
+    if not name:
+        return ""
+    earlier = current - max(now, starts[name])
+    return name if earlier > _EARLIER_S and earlier > _EARLIER_SHARE * (current - now) else ""
