@@ -121,10 +121,10 @@ def test_a_script_with_an_uncertain_directive_is_parsed_in_full(line) -> None:
 
 @pytest.mark.parametrize("words", [("-p", "auto"), ("-pauto",), ("--partition=auto",)])
 def test_a_partition_that_gsub_chooses_is_parsed_in_full(words: tuple[str, ...]) -> None:
-    assert not passes_through(*words, "job.sh")
-    assert not passes_through("job.sh", script=f"#!/bin/sh\n#SBATCH {' '.join(words)}\n".encode())
-    assert not passes_through("job.sh", environ={"SBATCH_PARTITION": "auto"})
-    assert passes_through("job.sh", environ={"SBATCH_PARTITION": "gpu"})
+    assert not passes_through(*words, "a.sh")
+    assert not passes_through("a.sh", script=f"#!/bin/sh\n#SBATCH {' '.join(words)}\n".encode())
+    assert not passes_through("a.sh", environ={"SBATCH_PARTITION": "auto"})
+    assert passes_through("a.sh", environ={"SBATCH_PARTITION": "gpu"})
 
 
 @pytest.mark.parametrize("name", ["GSUB_PRERUN", "GSUB_PASS", "SBATCH_GRES", "SBATCH_GPUS", "SBATCH_TRES_PER_TASK"])
