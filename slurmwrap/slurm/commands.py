@@ -85,7 +85,8 @@ class SlurmCommands:
     """Slurm as `environ` selects it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as protocols.Slurm does.
 
     `network`: builds a snapshot's topology from the one that Slurm shows (see SiteRacks). `kept`: a cache of answers to
-    earlier calls for the first snapshot; a plan that is made from it must not rely on any node being free.
+    earlier calls for the first snapshot; a plan that is made from it must not rely on any node being free. `cluster`:
+    read from this other cluster, which only slurmdbd can find (SLURM_CLUSTERS, as -M).
     """
 
     def __init__(
@@ -96,14 +97,16 @@ class SlurmCommands:
         clock: Clock | None = None,
         network: Network = lambda slurm_topology, nodes: slurm_topology,
         kept: ResponseCache | None = None,
+        cluster: str = "",
     ) -> None:
+        self.cluster = cluster
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._network = network
         self._kept = kept
         self._begun: Callable[[], _SnapshotOutput] | None = None
         self._given = environ
-        self._environ = _make_read_environment(environ)
+        self._environ = _make_read_environment(environ) | ({"SLURM_CLUSTERS": cluster} if cluster else {})
         self._asker = QueryUser(user=_find_user_name(os.geteuid()), uid=os.geteuid())
         self._config: Mapping[str, str] | None = None
         self._conf_seen = False
@@ -119,6 +122,11 @@ class SlurmCommands:
     def cluster_name(self) -> str:
         """Return ClusterName of slurm.conf."""
         return self.config().get("ClusterName", "")
+
+    def clusters(self) -> tuple[str, ...]:
+        """Return the clusters that slurmdbd knows. SlurmError without a slurmdbd."""
+        output = self._read(["sacctmgr", "--noheader", "--parsable2", "show", "clusters", "format=Cluster"])[0]
+        return tuple(line for line in output.splitlines() if line)
 
     def snapshot(self, known: Sequence[Node] | None = None) -> Snapshot:
         """Return nodes, topology, partitions, reservations, this user's limits and the configuration, by two commands.
@@ -399,7 +407,7 @@ class SlurmCommands:
         formats = ({"SQUEUE_FORMAT2": make_job_format(separator)}, {"SQUEUE_FORMAT": make_exclude_format(separator)})
 
         def read() -> tuple[JobRecord, ...]:
-            rows, excluded = self._read(argv, argv, environs=formats)
+            rows, excluded = map(_remove_cluster_line, self._read(argv, argv, environs=formats))
             return parse_jobs(rows, excluded, separator)
 
         return _parse_known_jobs(read)
@@ -440,6 +448,11 @@ class SlurmCommands:
             if probe.missing or re.search(_NO_CONF, _decode(probe.stderr)):
                 get_output(replace(probe, exit_code=1), 2.0)
         self._conf_seen = True
+
+
+def _remove_cluster_line(output: str) -> str:
+    """Return squeue's output without the line "CLUSTER: name", which it prints first with -M (squeue.c, 22.05)."""
+    return output.partition("\n")[2] if output.startswith("CLUSTER: ") else output
 
 
 def _parse_known_jobs(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
