@@ -287,9 +287,22 @@ def _pass_with_reason(reason: str, words: list[str], request: JobRequest, consol
             f"--json: this call goes to sbatch unchanged, which prints no JSON. {reason}",
             hint="Leave out --json; --parsable prints the job's number alone.",
         )
-    if request.own.explain:
+    elsewhere = _goes_to_other_cluster(request)
+    if request.own.explain or (elsewhere and not any(map(request.setting, ("quiet", "parsable")))):
         console.say(f"{reason} Submitted unchanged.")
-    return _pass_unchanged(words, stdin, add_plugin_names(request.plugin_options))
+    names = add_plugin_names(request.plugin_options)
+    if elsewhere:
+        from slurmwrap.gsub.other_cluster import submit_to_other_cluster  # few calls use it
+
+        return submit_to_other_cluster(select_words_for_sbatch(words, names), request, dict(os.environ), console)
+    return _pass_unchanged(words, stdin, names)
+
+
+def _goes_to_other_cluster(request: JobRequest) -> bool:
+    """Return whether a job with GPUs may go to another cluster, and sbatch says at once which one took it."""
+    unlike = ("wait", "test-only", "help", "usage", "version", "autocomplete")
+    plain = not request.hetjob and not any(map(request.setting, unlike)) and not request.environ.get("SLURM_JOB_ID")
+    return plain and request.setting("clusters") is not None and request.shape.gpus > 0
 
 
 def _submit(

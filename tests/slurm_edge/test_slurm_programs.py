@@ -54,6 +54,14 @@ def test_a_submission_passes_options_script_and_arguments_and_returns_the_job_id
     assert calls(tmp_path) == ["sbatch --mem=1G a b.sh x y"]
 
 
+def test_jobs_of_another_cluster_are_asked_for_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(squeue=f'echo "$SLURM_CLUSTERS" >> {tmp_path}/asked; echo "CLUSTER: west"')
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_CLUSTERS": "all"}
+    assert SlurmCommands(environ, cluster="west").job("81") is None
+    assert SlurmCommands(environ).cluster == ""
+    assert set((tmp_path / "asked").read_text().split()) == {"west"}
+
+
 @pytest.mark.parametrize(("said", "job_id"), [("71", 71), ("71;lab", 71), ("", None)])
 def test_the_job_id_is_read_from_parsable_and_quiet_output(
     slurm: Slurm, tmp_path: Path, said: str, job_id: int | None
