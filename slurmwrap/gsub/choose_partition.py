@@ -185,6 +185,8 @@ def _find_needs(request: JobRequest, run_time: RunTimeEstimate | None) -> Partit
         cpus_per_node=by_task if by_task is None else by_task * (shape.tasks_per_node or 1),
         mem_mib_per_node=shape.mem_mib if shape.mem_unit is MemUnit.PER_NODE else None,
         reservation=request.setting("reservation") is not None,
+        gpus=shape.gpus > 0,
+        any_gpu_type=shape.gpus > 0 and not shape.gpu_type and request.setting("constraint") is None,
         preemptible=bool(request.own.preemptible),
     )
 

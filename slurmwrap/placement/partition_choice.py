@@ -3,7 +3,7 @@
 A partition is left out if the user or the job may not use it, and if it could be to the user's or others' disadvantage
 compared with the one that Slurm would take: jobs that are killed for those of other partitions, a higher price, a
 higher PriorityTier (such partitions are for short tests, and their jobs may take nodes from others), a lower time limit
-than the job needs.
+than the job needs, GPUs of another type, which may have less memory.
 
 Of the others the job gets a list, not the one with the earliest forecast: Slurm starts the job in the first partition
 that can, so a wrong forecast costs nothing (bench/partition_choice.py compares both).
@@ -47,6 +47,8 @@ class PartitionNeeds:
     cpus_per_node: int | None = None
     mem_mib_per_node: int | None = None
     reservation: bool = False
+    gpus: bool = False
+    any_gpu_type: bool = False  # it requests GPUs and neither their type nor a feature of the node
     preemptible: bool = False  # its user agreed that it is stopped for other jobs (--preemptible)
 
 
@@ -67,6 +69,7 @@ def find_suitable_partitions(
     for certain.
     """
     kept_free = frozenset(reserved)
+    gpu_types = _list_gpu_types(snapshot) if needs.gpus else {}
     usual = next((one for one in snapshot.partitions if one.name == snapshot.default_partition), None)
     left_out: dict[str, str] = {}
     usable: list[Partition] = []
@@ -74,6 +77,7 @@ def find_suitable_partitions(
         reason = (
             _find_access_obstacle(one, user, needs)
             or _find_limit_obstacle(one, needs)
+            or ("it has no GPUs" if needs.gpus and not gpu_types.get(one.name) else "")
             or _find_time_obstacle(one, needs, usual)
             or ("the site keeps it for pre-runs" if one.name in kept_free and one is not usual else "")
         )
@@ -83,12 +87,17 @@ def find_suitable_partitions(
             usable.append(one)
     if not usable:
         return SuitablePartitions(names=(), left_out=left_out)
-    tiers = [one.priority_tier for one in snapshot.partitions]
-    lowest_first = sorted(usable, key=lambda one: (_is_preemptible(one, snapshot, tiers), sum(_weights(one).values())))
-    reference = usual if usual in usable else lowest_first[0]
+    reference = usual if usual in usable else min(usable, key=lambda one: _rank_reference(one, snapshot))
     names = []
     for one in usable:
-        if disadvantage := _find_disadvantage(one, reference, needs, snapshot, tiers):
+        disadvantage = _find_disadvantage(one, reference, needs, preempts=snapshot.preempts)
+        others = gpu_types.get(one.name, set()) - gpu_types.get(reference.name, set())
+        if not disadvantage and needs.any_gpu_type and others:
+            named = ", ".join(sorted(others)) or "an unknown type"
+            disadvantage = (
+                f"it has other GPUs than {reference.name} ({named}); a job that names their type may go there"
+            )
+        if disadvantage:
             left_out[one.name] = disadvantage
         else:
             names.append(one.name)
@@ -139,7 +148,7 @@ def _find_time_obstacle(one: Partition, needs: PartitionNeeds, usual: Partition 
     """Return why the job may not end in time there. Without --time it gets the partition's default limit."""
     if needs.time_limit_s is not None:
         too_short = one.max_time_s is not None and needs.time_limit_s > one.max_time_s
-        return f"its MaxTime is {_format_minutes(one.max_time_s)}" if too_short else ""
+        return f"its MaxTime is {_format_time(one.max_time_s or 0)}" if too_short else ""
     limit = one.default_time_s or one.max_time_s
     if limit is None:
         return ""
@@ -148,20 +157,34 @@ def _find_time_obstacle(one: Partition, needs: PartitionNeeds, usual: Partition 
     else:
         expected = None if usual is None else usual.default_time_s or usual.max_time_s
         too_short = one is not usual and usual is not None and (expected is None or expected > limit)
-    return f"without --time a job ends there after {_format_minutes(limit)}" if too_short else ""
+    return f"without --time a job ends there after {_format_time(limit)}" if too_short else ""
 
 
-def _format_minutes(seconds: int | None) -> str:
-    return f"{(seconds or 0) / 60:.4g} min"
+def _format_time(seconds: float) -> str:
+    return f"{seconds / 3600:.4g} h" if seconds >= 7200 else f"{seconds / 60:.4g} min"
 
 
-def _find_disadvantage(
-    one: Partition, reference: Partition, needs: PartitionNeeds, snapshot: Snapshot, tiers: Sequence[int]
-) -> str:
+def _list_gpu_types(snapshot: Snapshot) -> dict[str, set[str]]:
+    """Return the types of the GPUs of each partition that has any; "" where gres.conf names no type."""
+    found: dict[str, set[str]] = {}
+    for node in snapshot.nodes:
+        for name in node.partitions if node.gpus else ():
+            found.setdefault(name, set()).update(node.gpu_type.split(","))
+    return found
+
+
+def _rank_reference(one: Partition, snapshot: Snapshot) -> tuple[bool, float, int]:
+    """Return the order in which partitions are the measure for others, if the default partition is unusable."""
+    preemptible = snapshot.preempts and one.preempt_mode != "OFF"
+    return preemptible, sum(_weights(one).values()), one.priority_tier
+
+
+def _find_disadvantage(one: Partition, reference: Partition, needs: PartitionNeeds, *, preempts: bool) -> str:
     """Return the disadvantage compared with `reference`, the partition that the job would have otherwise."""
     if one is reference:
         return ""
-    stopped = _is_preemptible(one, snapshot, tiers) and not _is_preemptible(reference, snapshot, tiers)
+    less_safe = reference.preempt_mode == "OFF" or one.priority_tier < reference.priority_tier
+    stopped = preempts and one.preempt_mode != "OFF" and less_safe
     requeued = one.preempt_mode == "REQUEUE"
     if stopped and not (needs.preemptible and requeued):
         way_out = "; --preemptible allows it" if requeued else ""
@@ -172,11 +195,6 @@ def _find_disadvantage(
     if any(weight > theirs.get(name, 0.0) for name, weight in mine.items()):
         return f"it is billed higher than {reference.name} (TRESBillingWeights)"
     return ""
-
-
-def _is_preemptible(one: Partition, snapshot: Snapshot, tiers: Sequence[int]) -> bool:
-    """Return whether jobs of the partition may be stopped for those of one with a higher PriorityTier."""
-    return snapshot.preempts and one.preempt_mode != "OFF" and max(tiers) > one.priority_tier
 
 
 def _weights(one: Partition) -> dict[str, float]:

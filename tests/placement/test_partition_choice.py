@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.model.cluster import Partition, Snapshot
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.placement.partition_choice import (
     MOST_LISTED,
     PartitionNeeds,
@@ -25,10 +25,16 @@ GPU = Partition(name="gpu", default=True)
 
 
 def choose(
-    *partitions: Partition, needs: PartitionNeeds = NEEDS, user: PartitionUser = ADA, **more: Any
+    *partitions: Partition,
+    needs: PartitionNeeds = NEEDS,
+    user: PartitionUser = ADA,
+    gpus: dict[str, str] | None = None,
+    **more: Any,
 ) -> SuitablePartitions:
+    """Choose on a cluster with these partitions. `gpus`: the type of GPU by partition."""
+    nodes = [Node(name=p, state="IDLE", gpus=8, gpu_type=t, partitions=(p,)) for p, t in (gpus or {}).items()]
     default = next((one.name for one in partitions if one.default), "")
-    snapshot = Snapshot(taken_at=0.0, nodes=(), partitions=partitions, default_partition=default, **more)
+    snapshot = Snapshot(taken_at=0.0, nodes=tuple(nodes), partitions=partitions, default_partition=default, **more)
     return find_suitable_partitions(snapshot, needs, user, ("prerun",))
 
 
@@ -99,6 +105,25 @@ def test_preemptible_partitions_need_the_users_consent() -> None:
     assert found.left_out["idle"].endswith("--preemptible allows it")
     agreed = choose(GPU, idle, killed, needs=replace(NEEDS, preemptible=True), preempts=True)
     assert agreed.names == ("gpu", "idle")  # a job that is cancelled does not go on
+
+
+def test_a_default_partition_without_gpus_is_no_measure_for_a_gpu_job() -> None:
+    billed = (("cpu", 1.0), ("gres/gpu", 16.0))
+    gpu, long = (Partition(name=name, billing_weights=billed) for name in ("gpu", "gpu-long"))
+    found = choose(
+        Partition(name="normal", default=True), gpu, long,
+        needs=replace(NEEDS, gpus=True, any_gpu_type=True), gpus={"gpu": "a100", "gpu-long": "a100"},
+    )  # fmt: skip
+    assert found == SuitablePartitions(names=("gpu", "gpu-long"), left_out={"normal": "it has no GPUs"})
+
+
+def test_a_job_that_names_no_type_gets_no_other_gpus_than_in_the_default_partition() -> None:
+    partitions, types = (GPU, Partition(name="old")), {"gpu": "a100", "old": "rtx2080"}
+    found = choose(*partitions, needs=replace(NEEDS, gpus=True, any_gpu_type=True), gpus=types)
+    assert found.names == ("gpu",)
+    assert found.left_out["old"].startswith("it has other GPUs than gpu (rtx2080)")
+    # With a type or a feature, Slurm decides which partitions have it.
+    assert choose(*partitions, needs=replace(NEEDS, gpus=True), gpus=types).names == ("gpu", "old")
 
 
 def test_without_a_time_limit_the_default_limit_must_suffice() -> None:
