@@ -6,17 +6,14 @@ Only calls with this option load the module and pay for its questions to Slurm: 
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub.explain_start import find_starts_of_new_job
+from slurmwrap.gsub.partition_user import find_partition_user
 from slurmwrap.gsub.planning_inputs import find_run_time
 from slurmwrap.gsub.prefetch import ask
 from slurmwrap.gsub.submit import open_submit_context
@@ -26,7 +23,6 @@ from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.placement.partition_choice import (
     AT_ONCE_S,
     PartitionNeeds,
-    PartitionUser,
     find_earlier_partition,
     find_suitable_partitions,
     rank_partitions,
@@ -77,7 +73,8 @@ def choose_partition(
     ranked = _rank(words, request, snapshot, context, slurm)
     if not ranked.names:
         raise RefusedError(
-            f"--partition=auto: no partition takes this job: {_join_reasons(ranked.left_out)}", hint=_NAME_ONE
+            f"--partition=auto: no partition takes this job: {_join_reasons(ranked.left_out)}",
+            hint=f"Change the request. {_NAME_ONE}",
         )
     value, now = ",".join(ranked.names), context.clock.now()
     change = RequestChange(
@@ -101,7 +98,12 @@ def advise_partition(
     slurm, now = context.slurm, context.clock.now()
     if request.chosen or (request.setting("partition") and "," not in asked) or not isinstance(slurm, SlurmCommands):
         return ""
-    suitable = find_suitable_partitions(snapshot, _find_needs(request, run_time), _find_user(request), _kept(context))
+    suitable = find_suitable_partitions(
+        snapshot,
+        _find_needs(request, run_time),
+        find_partition_user(request.value("account") or "", request.value("qos") or ""),
+        _kept(context),
+    )
     others = [name for name in suitable.names if name not in asked.split(",")]
     if not others or not asked or request.hetjob:
         return ""
@@ -121,7 +123,12 @@ def _rank(
     words: Sequence[str], request: JobRequest, snapshot: Snapshot, context: SubmitContext, slurm: SlurmCommands
 ) -> _RankedPartitions:
     run_time = _find_run_time(request, snapshot, context) if request.shape.gpus else None
-    suitable = find_suitable_partitions(snapshot, _find_needs(request, run_time), _find_user(request), _kept(context))
+    suitable = find_suitable_partitions(
+        snapshot,
+        _find_needs(request, run_time),
+        find_partition_user(request.value("account") or "", request.value("qos") or ""),
+        _kept(context),
+    )
     # The default partition is among those that Slurm is asked about.
     asked = sorted(suitable.names, key=lambda name: name != snapshot.default_partition)[:_MOST_TESTED]
     call = _make_call(words, request, context.environ)
@@ -188,24 +195,6 @@ def _find_needs(request: JobRequest, run_time: RunTimeEstimate | None) -> Partit
         gpus=shape.gpus > 0,
         any_gpu_type=shape.gpus > 0 and not shape.gpu_type and request.setting("constraint") is None,
         preemptible=bool(request.own.preemptible),
-    )
-
-
-def _find_user(request: JobRequest) -> PartitionUser:
-    """Return the calling user. Which account and QOS apply by default only Slurm knows."""
-    gids = {os.getegid(), *os.getgroups()}
-    with suppress(KeyError):
-        account = pwd.getpwuid(os.getuid())
-        gids.update(os.getgrouplist(account.pw_name, account.pw_gid))
-    names = set()
-    for gid in gids:
-        with suppress(KeyError):
-            names.add(grp.getgrgid(gid).gr_name)
-    return PartitionUser(
-        groups=frozenset(names),
-        account=request.value("account") or "",
-        qos=request.value("qos") or "",
-        root=os.getuid() == 0,
     )
 
 

@@ -62,6 +62,7 @@ retried, if you wish).
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
   gsub --again 77                       the failed tasks of array 77 again, by the same call; or job 77
+  gsub --partition=auto train.sbatch    choose the partitions in which it may start earliest
   gsub --pack=4 --array=0-31 sweep.sbatch               four tasks of the array side by side on each GPU
   gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
   gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
@@ -103,6 +104,9 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
   --values-file FILE       the same for each line of FILE; {1}, {2} stand for its words, {@} for all of them
+
+--partition=auto submits the job to all partitions that you may use and that it fits, but to none in which jobs are
+stopped for others, billed higher or get other GPUs; the earliest expected start is first (docs/placement.md).
 
 An array with indices beyond Slurm's MaxArraySize is submitted as several arrays, which slurmwrap shows as one.
 

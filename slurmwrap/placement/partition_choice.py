@@ -17,7 +17,8 @@ from slurmwrap.fast_dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.cluster import Partition, Snapshot
+    from slurmwrap.model.cluster import Node, Partition, Snapshot
+    from slurmwrap.model.job_record import JobRecord
 
 # Slurm's backfill scheduler tries a job in each of its partitions, so a list is short.
 MOST_LISTED = 4
@@ -200,6 +201,40 @@ def _find_disadvantage(one: Partition, reference: Partition, needs: PartitionNee
 def _weights(one: Partition) -> dict[str, float]:
     """Return what is billed; without TRESBillingWeights Slurm bills CPUs."""
     return dict(one.billing_weights) or {"cpu": 1.0}
+
+
+def find_other_partitions(
+    job: JobRecord, snapshot: Snapshot, user: PartitionUser, reserved: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the partitions that a pending job may be moved to, if it is in the default partition or in several.
+
+    For an advice, without asking Slurm: only partitions with the same types of GPUs, and none if the job names nodes or
+    features.
+    """
+    own = job.partition.split(",")
+    if (len(own) == 1 and own[0] != snapshot.default_partition) or job.features or job.req_nodes or not job.gpus:
+        return ()
+    nodes, cpus, memory = max(1, job.num_nodes), max(job.min_cpus, job.cpus_per_task, 1), job.mem_mib_per_node or 0
+    needs = PartitionNeeds(
+        nodes=job.num_nodes or None,
+        time_limit_s=job.time_limit_s,
+        cpus_per_node=job.min_cpus or None,
+        mem_mib_per_node=job.mem_mib_per_node,
+        gpus=True,
+    )
+    suitable = find_suitable_partitions(snapshot, needs, user, reserved)
+    types = _list_gpu_types(snapshot)
+    asked = set().union(*(types.get(name, set()) for name in own))
+
+    def holds(node: Node) -> bool:
+        return node.gpus >= -(-job.gpus // nodes) and node.cpus >= cpus and node.mem_mib >= memory
+
+    able = [node for node in snapshot.nodes if node.usable and holds(node)]
+    return tuple(
+        name
+        for name in suitable.names
+        if name not in own and types.get(name) == asked and sum(name in node.partitions for node in able) >= nodes
+    )
 
 
 def rank_partitions(names: Sequence[str], starts: Mapping[str, float], now: float) -> tuple[str, ...]:

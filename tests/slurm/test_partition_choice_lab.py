@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from realslurm import USERS, Lab, restart_controller, started
-from waiting import wait_until
+from waiting import wait_for, wait_until
 
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.slurm.response_cache import find_cache_folder
@@ -59,7 +60,7 @@ def gsub(lab: Lab, *words: str, stdin: str = "") -> CompletedProcess[str]:
 
 
 def test_a_job_starts_in_the_partition_that_is_free_and_why_names_it(lab: Lab) -> None:
-    full = lab.submit("-p", "gpu", "--exclusive", "-t", "600", "--wrap", "sleep 600", user=ALICE)
+    full = lab.submit("-p", "gpu", "-G8", "--mem=100", "-t", "600", "--wrap", "sleep 600", user=ALICE)
     lab.wait_job(full, ("RUNNING",))
     script = "#!/bin/sh\n#SBATCH -p gpu\n#GSUB --partition=auto\n#SBATCH -G8 -t 10\nsleep 30\n"
     done = gsub(lab, "--json", stdin=script)
@@ -77,7 +78,7 @@ def test_a_job_starts_in_the_partition_that_is_free_and_why_names_it(lab: Lab) -
 
 
 def test_explain_names_a_partition_that_starts_the_job_earlier(lab: Lab) -> None:
-    full = lab.submit("-p", "gpu", "--exclusive", "-t", "600", "--wrap", "sleep 600", user=ALICE)
+    full = lab.submit("-p", "gpu", "-G8", "--mem=100", "-t", "600", "--wrap", "sleep 600", user=ALICE)
     lab.wait_job(full, ("RUNNING",))
     _forget_answers()
     explained = ("--explain", "--dry-run", "-G1", "-t10", "--wrap", "true")
@@ -86,6 +87,26 @@ def test_explain_names_a_partition_that_starts_the_job_earlier(lab: Lab) -> None
     assert "would start it" not in gsub(lab, "-p", "gpu", *explained).stderr  # one was named
     agreed = gsub(lab, "-p", "auto", "--preemptible", *explained)
     assert "gsub: --partition=auto: free,idle,gpu" in agreed.stderr.splitlines()
+
+
+def test_watch_names_a_partition_that_its_user_may_add(lab: Lab) -> None:
+    full = lab.submit("-p", "gpu", "-G8", "--mem=100", "-t", "600", "--wrap", "sleep 600", user=ALICE)
+    lab.wait_job(full, ("RUNNING",))
+    job = lab.submit("-G1", "-t10", "--mem=100", "--wrap", "sleep 60", user=ALICE)
+
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = json.loads(lab.slurmwrap("watch", job, "--once", "--json", user=ALICE).stdout)[
+            "earlier"
+        ]
+        return found
+
+    # Slurm's own forecast of the start is made by its backfill scheduler.
+    earlier = wait_for(look, bool, 30)
+    assert earlier is not None
+    assert earlier["partition"] == "free"
+    done = lab.run(["scontrol", "update", f"JobId={job}", "Partition=gpu,free"], ALICE)
+    assert done.returncode == 0, done.stderr
+    lab.wait_job(job, ("RUNNING",))
 
 
 def test_a_job_that_no_partition_takes_is_refused_with_the_reasons(lab: Lab) -> None:
