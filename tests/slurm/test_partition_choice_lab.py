@@ -104,6 +104,11 @@ def test_watch_names_a_partition_that_its_user_may_add(lab: Lab) -> None:
     earlier = wait_for(look, bool, 30)
     assert earlier is not None
     assert earlier["partition"] == "free"
+    row = next(
+        one for one in json.loads(lab.slurmwrap("queue", "--json", user=ALICE).stdout)["rows"] if one["job"] == job
+    )
+    command = f"scontrol update JobId={job} Partition=gpu,free"
+    assert row["way_out"].startswith(f"partition free would start it earlier: {command}; ")
     done = lab.run(["scontrol", "update", f"JobId={job}", "Partition=gpu,free"], ALICE)
     assert done.returncode == 0, done.stderr
     lab.wait_job(job, ("RUNNING",))
