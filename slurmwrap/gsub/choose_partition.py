@@ -6,17 +6,13 @@ Only calls with this option load the module and pay for its questions to Slurm: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from slurmwrap.config.load_config import Config
-from slurmwrap.console import Console
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub.explain_start import find_starts_of_new_job
 from slurmwrap.gsub.partition_user import find_partition_user
 from slurmwrap.gsub.planning_inputs import find_run_time
-from slurmwrap.gsub.prefetch import ask
-from slurmwrap.gsub.submit import open_submit_context
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.run_time import RunTimeEstimate
@@ -53,7 +49,7 @@ class _RankedPartitions:
 
 
 def choose_partition(
-    words: Sequence[str], request: JobRequest, config: Config, environ: Mapping[str, str], console: Console
+    words: Sequence[str], request: JobRequest, open_context: Callable[[], SubmitContext]
 ) -> tuple[list[str], JobRequest] | None:
     """Return the call and the request with partitions in place of `auto`; None if the cluster has one of this name.
 
@@ -65,11 +61,10 @@ def choose_partition(
         raise UsageError(
             "--partition=auto knows only the partitions of this cluster, not of --clusters", hint=_NAME_ONE
         )
-    slurm = ask(config, environ, console)
-    snapshot = slurm.snapshot()
-    if any(one.name == AUTO_PARTITION for one in snapshot.partitions):
+    context = open_context()
+    snapshot, slurm = context.slurm.snapshot(), context.slurm
+    if any(one.name == AUTO_PARTITION for one in snapshot.partitions) or not isinstance(slurm, SlurmCommands):
         return None
-    context = open_submit_context(config, environ, console, slurm)
     ranked = _rank(words, request, snapshot, context, slurm)
     if not ranked.names:
         raise RefusedError(
@@ -83,7 +78,7 @@ def choose_partition(
     if not any(request.setting(one) for one in ("quiet", "parsable")) and not request.own.json:
         # The explanation of a job with GPUs shows the reason of each change.
         why = f" ({change.reason})" if request.own.explain and not request.shape.gpus else ""
-        console.say(f"--partition=auto: {value}{why}")
+        context.say(f"--partition=auto: {value}{why}")
     return _add_partition(words, request, value), _set_partition(request, value, change)
 
 

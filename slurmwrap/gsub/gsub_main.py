@@ -44,7 +44,7 @@ from slurmwrap.sbatch.passthrough import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import PreparedJob
+    from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
     from slurmwrap.model.verdict import Verdict
     from slurmwrap.sbatch.option_table import SbatchOption
 
@@ -222,9 +222,15 @@ def _choose_partition(
 ) -> tuple[list[str], JobRequest] | None:
     """Return the call with partitions for --partition=auto; None if it is the name of one. Raise SlurmwrapError."""
     from slurmwrap.gsub.choose_partition import choose_partition  # few calls use it
+    from slurmwrap.gsub.prefetch import ask
+    from slurmwrap.gsub.submit import open_submit_context
+
+    def open_context() -> SubmitContext:
+        config, given = configuration.load(environ), remove_outer_job(environ)
+        return open_submit_context(config, given, console, ask(config, given, console))
 
     try:
-        return choose_partition(words, request, configuration.load(environ), remove_outer_job(environ), console)
+        return choose_partition(words, request, open_context)
     except SlurmwrapError:
         raise
     except Exception as error:
