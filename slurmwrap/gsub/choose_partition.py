@@ -103,7 +103,7 @@ def advise_partition(
     if not others or not asked or request.hetjob:
         return ""
     call = _make_call(request.argv, request, context.environ)
-    starts, _ = _find_starts(call, request, run_time, snapshot, context, slurm, (asked, *others[:_MOST_TESTED]))
+    starts, _, _ = _find_starts(call, request, run_time, snapshot, context, slurm, (asked, *others[:_MOST_TESTED]))
     current = starts.pop(asked, None)
     name = "" if current is None else find_earlier_partition(current, starts, now)
     if not name or current is None:
@@ -127,11 +127,11 @@ def _rank(
     # The default partition is among those that Slurm is asked about.
     asked = sorted(suitable.names, key=lambda name: name != snapshot.default_partition)[:_MOST_TESTED]
     call = _make_call(words, request, context.environ)
-    starts, refused = _find_starts(call, request, run_time, snapshot, context, slurm, asked)
-    if asked and not starts and not refused:
+    starts, takes, refused = _find_starts(call, request, run_time, snapshot, context, slurm, asked)
+    if asked and not takes and not refused:
         raise SlurmError("--partition=auto: sbatch --test-only gave no answer", hint=_NAME_ONE)
     return _RankedPartitions(
-        names=rank_partitions([name for name in asked if name in starts], starts, context.clock.now()),
+        names=rank_partitions(takes, starts, context.clock.now()),
         starts=starts,
         left_out={**{name: f"Slurm: {reason}" for name, reason in refused.items()}, **suitable.left_out},
     )
@@ -145,22 +145,24 @@ def _find_starts(
     context: SubmitContext,
     slurm: SlurmCommands,
     names: Sequence[str],
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the expected start in the partitions that take the job, and why Slurm refuses it in others.
+) -> tuple[dict[str, float], list[str], dict[str, str]]:
+    """Return (expected starts, as far as they are known; the partitions that take the job; why others refuse it).
 
     Slurm's own answer assumes that running jobs use their whole time limits, and does not consider those that wait. The
     forecast of slurmwrap counts only GPUs; where they are free now, Slurm knows whether the job can start.
     """
     tests = slurm.test_partitions(call, names)
-    takes = [name for name in names if name in tests and tests[name].start is not None]
+    takes = [name for name in names if name in tests and not tests[name].refusal]
     found = find_starts_of_new_job(request, run_time, snapshot, context, takes) if request.shape.gpus and takes else {}
     now = context.clock.now()
     starts = {}
     for name in takes:
-        forecast = found.get(name)
-        later = forecast is not None and forecast.at - now >= AT_ONCE_S
-        starts[name] = forecast.at if forecast is not None and later else float(tests[name].start or 0)
-    return starts, {name: tests[name].refusal for name in names if name in tests and tests[name].refusal}
+        forecast, by_slurm = found.get(name), tests[name].start
+        if forecast is not None and forecast.at - now >= AT_ONCE_S:
+            starts[name] = forecast.at
+        elif by_slurm is not None:
+            starts[name] = float(by_slurm)
+    return starts, takes, {name: tests[name].refusal for name in names if name in tests and tests[name].refusal}
 
 
 def _kept(context: SubmitContext) -> tuple[str, ...]:

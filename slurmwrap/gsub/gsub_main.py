@@ -298,7 +298,9 @@ def _pass_with_reason(reason: str, words: list[str], request: JobRequest, consol
             hint="Leave out --json; --parsable prints the job's number alone.",
         )
     elsewhere = _goes_to_other_cluster(request)
-    if request.own.explain or (elsewhere and not any(map(request.setting, ("quiet", "parsable")))):
+    if elsewhere and (request.own.explain or not any(map(request.setting, ("quiet", "parsable")))):
+        console.say(f"{reason} The call goes to sbatch unchanged.")
+    elif request.own.explain:
         console.say(f"{reason} Submitted unchanged.")
     names = add_plugin_names(request.plugin_options)
     if elsewhere:

@@ -50,6 +50,7 @@ _SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 _PARSABLE = r"(?m)^(\d+)(?:;\S+)?$"
 # sbatch --test-only, 22.05 to 26.05.
 _WOULD_START = re.compile(r"Job \d+ to start at (\d+) using")
+_FAR_FUTURE = 0xFFFFFFFF
 _TEST_REFUSED = re.compile(r"(?m)^(?:sbatch: error: )?(?:allocation failure|Batch job submission failed): (.+)$")
 _INVALID_JOB_ID = "Invalid job id specified"
 _HARMLESS_VARIABLES = frozenset(("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "LC_ALL", "TERM", "INPUTRC"))
@@ -75,7 +76,10 @@ class _SnapshotOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTest:
-    """Slurm's answer about one job in one partition: when it would start (Unix seconds), or why it is refused."""
+    """Slurm's answer about one job in one partition: why it is refused, or when it would start (Unix seconds).
+
+    `start` None: it would be taken, but its start is not known.
+    """
 
     start: int | None = None
     refusal: str = ""
@@ -504,7 +508,8 @@ def _parse_job_id(stdout: str) -> int | None:
 def parse_partition_test(stderr: str) -> PartitionTest | None:
     """Parse what `sbatch --test-only` prints with SLURM_TIME_FORMAT=%s; None for anything but a clear answer."""
     if found := _WOULD_START.search(stderr):
-        return PartitionTest(start=int(found[1]))
+        # Slurm says the year 2537 for a held job (22.05.8).
+        return PartitionTest(start=int(found[1]) if int(found[1]) < _FAR_FUTURE else None)
     refusals = _TEST_REFUSED.findall(stderr)
     return PartitionTest(refusal=refusals[-1].strip()) if refusals else None
 

@@ -60,7 +60,7 @@ def test_the_call_is_unchanged_one_line_says_why_and_the_record_names_the_cluste
     done = gsub(folder, "-M", "west", "--retry", "train.sbatch", "--lr", "1")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 81 on cluster west\n")
     assert done.stderr.splitlines() == [
-        "gsub: --clusters may send the job to a cluster that slurmwrap does not see. Submitted unchanged."
+        "gsub: --clusters may send the job to a cluster that slurmwrap does not see. The call goes to sbatch unchanged."
     ]
     assert (folder / "calls").read_text() == "-M west train.sbatch --lr 1\n"
     found = find_submission(folder)
