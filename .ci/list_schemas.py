@@ -62,7 +62,12 @@ def _why(known: Known) -> dict[str, Any]:
     refer_to_record(JobTimeline, known, without=("lines",))
     timeline = dict(known.pop("JobTimeline")["properties"])
     line = describe_object({"file": TEXT, "line": WHOLE, "text": TEXT})
-    return {**timeline, "lines": {"type": "array", "items": line}, "next": refer_to_record(Next, known)}
+    return {
+        **timeline,
+        "cluster": {"type": "string"},
+        "lines": {"type": "array", "items": line},
+        "next": refer_to_record(Next, known),
+    }
 
 
 def _history(known: Known) -> dict[str, Any]:

@@ -75,9 +75,13 @@ def submit(
     )
 
 
-def why(job: int | str, *, redact: bool = False) -> JobExplanation:
-    """Explain one job, "81" or "77_2". `redact`: without names of users, hosts and directories, and without secrets."""
-    plain = _run_command("why", str(job), *(["--redact"] if redact else []))
+def why(job: int | str, *, cluster: str = "", redact: bool = False) -> JobExplanation:
+    """Explain one job, "81" or "77_2". `cluster`: whose job it is; "": the cluster whose Slurm answers on this host.
+
+    `redact`: without names of users, hosts and directories, and without secrets.
+    """
+    of_cluster = ["--clusters", cluster] if cluster else []
+    plain = _run_command("why", str(job), *of_cluster, *(["--redact"] if redact else []))
     return JobExplanation(
         job=str(plain.get("address", job)),
         runs=tuple(record_from_json(JobRun, run) for run in plain.get("attempts", ())),
@@ -87,10 +91,18 @@ def why(job: int | str, *, redact: bool = False) -> JobExplanation:
 
 
 def history(
-    *, since: str = "", until: str = "", user: str = "", name: str = "", failed: bool = False, limit: int = 50
+    *,
+    since: str = "",
+    until: str = "",
+    user: str = "",
+    name: str = "",
+    cluster: str = "",
+    failed: bool = False,
+    limit: int = 50,
 ) -> tuple[JobRun, ...]:
     """Return runs, newest first. `since`, `until`: "24h", "7d" or a date; `name`: a pattern such as "sweep*"."""
-    given = {"--since": since, "--until": until, "--user": user, "--name": name, "--limit": str(limit)}
+    given = {"--since": since, "--until": until, "--user": user, "--name": name, "--clusters": cluster}
+    given["--limit"] = str(limit)
     words = [word for option, value in given.items() if value for word in (option, value)]
     plain = _run_command("history", *words, *(["--failed"] if failed else []))
     return tuple(record_from_json(JobRun, run) for run in plain["runs"])

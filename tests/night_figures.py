@@ -39,6 +39,7 @@ def night_of(**given: Any) -> NightReport:
         until=given.pop("until"),
         user=given.pop("user", ""),
         account=given.pop("account", ""),
+        clusters=given.pop("clusters", ()),
     )
     config, switch_of = given.pop("config", None) or Config(), given.pop("switch_of", {})
     with (

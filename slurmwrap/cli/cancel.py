@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from slurmwrap.cli import list_options
 from slurmwrap.cli.member_runs import find_packed_array
 from slurmwrap.cli.record_access import find_record_source
-from slurmwrap.cli.slurm_lookup import find_records_of_cluster
+from slurmwrap.cli.slurm_lookup import find_records_of_cluster, resolve_cluster
 from slurmwrap.cli.why import check_job_id
 from slurmwrap.config.load_config import load
 from slurmwrap.errors import SlurmwrapError, UsageError
@@ -19,6 +20,7 @@ from slurmwrap.store.pack_results import find_member_task, read_members, request
 
 def cancel(
     member: Annotated[str, typer.Argument(metavar="JOBID_INDEX", help="77_5: member 5 of the packed array 77.")],
+    given_cluster: list_options.Cluster = "",
 ) -> None:
     """Cancel one member of a packed array.
 
@@ -31,8 +33,10 @@ def cancel(
       scancel 77_4                          a whole array task with its members
     """
     head, _, index = check_job_id(member).partition("_")
-    source = find_record_source(load(os.environ), os.environ, os.geteuid())
-    pack = find_packed_array(find_records_of_cluster(source, head, load(os.environ)), int(head), source.uid)
+    config = load(os.environ)
+    source = find_record_source(config, os.environ, os.geteuid())
+    cluster = resolve_cluster(given_cluster, source, config)
+    pack = find_packed_array(find_records_of_cluster(source, head, config, cluster), int(head), source.uid)
     task = None if pack is None or not index else find_member_task(pack, int(head), int(index))
     if pack is None or task is None:
         raise UsageError(f"{member} is no member of a packed array of yours", hint=f"Any other job: scancel {member}")

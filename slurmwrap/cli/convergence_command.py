@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.list_options import AsJson
+from slurmwrap.cli.list_options import AsJson, Cluster
 from slurmwrap.cli.loss_curve_lookup import find_loss_curves
 from slurmwrap.cli.record_access import RecordSource, find_record_source
-from slurmwrap.cli.slurm_lookup import find_records_of_cluster, find_unrecorded_runs
+from slurmwrap.cli.slurm_lookup import find_records_of_cluster, find_unrecorded_runs, resolve_cluster
 from slurmwrap.cli.why import check_job_id, print_record_notes
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmwrapError
@@ -37,6 +37,7 @@ def convergence(
     jobs: Annotated[list[str], typer.Argument(metavar="JOBID...", help="81, 77 for a whole array, or 77_2.")],
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the losses into this file.")] = None,
     as_json: AsJson = False,
+    given_cluster: Cluster = "",
 ) -> None:
     """Show when the loss of a job stopped to improve, by its output (docs/convergence.md).
 
@@ -52,7 +53,8 @@ def convergence(
     """
     config = load(os.environ)
     source = find_record_source(config, os.environ, os.geteuid())
-    found = [pair for job in dict.fromkeys(jobs) for pair in _find_runs(check_job_id(job), source, config)]
+    cluster = resolve_cluster(given_cluster, source, config)
+    found = [pair for job in dict.fromkeys(jobs) for pair in _find_runs(check_job_id(job), cluster, source, config)]
     if not found:
         raise SlurmwrapError(
             f"no loss was found in the output of job{'s' * (len(jobs) > 1)} {', '.join(jobs)}",
@@ -67,13 +69,13 @@ def convergence(
     typer.echo(_format_runs(found))
 
 
-def _find_runs(address: str, source: RecordSource, config: Config) -> list[tuple[JobRun, LossCurve]]:
+def _find_runs(address: str, cluster: str, source: RecordSource, config: Config) -> list[tuple[JobRun, LossCurve]]:
     """Return the runs of a job whose loss is known, in the order of the tasks."""
-    known = find_records_of_cluster(source, address, config)
+    known = find_records_of_cluster(source, address, config, cluster)
     print_record_notes(known)
     timeline = build_timeline(address, known.submissions, known.preruns, known.attempts, known.actions)
     whose = None if source.site or source.uid == 0 else source.uid
-    runs = timeline.attempts or find_unrecorded_runs(address, config, os.environ, whose)
+    runs = timeline.attempts or find_unrecorded_runs(address, config, os.environ, whose, cluster)
     curves = {curve.attempt: curve for curve in find_loss_curves(runs, known.curves, source, _MOST_READ)}
     return [(run, curves[run.attempt]) for run in runs if run.attempt in curves]
 

@@ -13,6 +13,7 @@ from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.cli.run_selection import FoundRuns, drop_runs, open_run_selection
+from slurmwrap.cli.slurm_lookup import resolve_clusters
 from slurmwrap.cli.why import print_notes
 from slurmwrap.config.load_config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, get_title
@@ -29,7 +30,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.pack_results import find_array_address, read_split_arrays
 from slurmwrap.store.serialize import to_json_dict
 
-HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "loss", "~result")
+HEAD = ("job", "~cluster", "~name", "~user", ">GPUs", "ended", ">h:min", "loss", "~result")
 # Number of bars of the loss of a run.
 _BARS = 8
 _NO_RUN = "No run is known of this time."
@@ -50,6 +51,7 @@ def history(
     account: list_options.Account = "",
     partition: list_options.Partition = "",
     node: list_options.Node = "",
+    clusters: list_options.Clusters = "",
     prerun: Annotated[bool, typer.Option("--prerun", help="Only jobs that their pre-run stopped.")] = False,
     each: Annotated[bool, typer.Option("--each", help="A line for each run: nothing is folded.")] = False,
     limit: list_options.Limit = list_options.LIMIT,
@@ -67,15 +69,17 @@ def history(
       slurmwrap history --failed --since 30d
       slurmwrap history --user ada --category gpu_oom --all
       slurmwrap history --node n[1-4] --since 24h
+      slurmwrap history -M west,east
       slurmwrap history --json | jq '.runs[] | select(.decision == "stop")'
     """
+    config = load(os.environ)
+    source = find_record_source(config, os.environ, os.geteuid())
     wanted = list_options.make_run_filter(
-        user=user, account=account, partition=partition, name=name, category=category, decision=decision,
+        clusters=resolve_clusters(clusters, source, config), user=user, account=account, partition=partition, name=name,
+        category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
     read = None if everything else limit if each or as_json else limit * _PER_LINE
-    config = load(os.environ)
-    source = find_record_source(config, os.environ, os.geteuid())
     unseen = reconcile_own_jobs_first(source, config)
     print_notes((unseen,) if unseen else ())
     with (
@@ -139,6 +143,7 @@ class HistoryLine:
 
     at: float
     address: str
+    cluster: str
     name: str
     user: str
     gpus: int
@@ -174,7 +179,13 @@ def format_history(
     users = len({line.user for line in lines}) > 1
     full = [_make_row(group, zone, read_curve) for group in shown]
     empty = {
-        name for name, known in (("~user", users), ("loss", any(row[HEAD.index("loss")] for row in full))) if not known
+        name
+        for name, known in (
+            ("~user", users),
+            ("~cluster", len({line.cluster for line in lines}) > 1),
+            ("loss", any(row[HEAD.index("loss")] for row in full)),
+        )
+        if not known
     }
     keep = [i for i, name in enumerate(HEAD) if name not in empty]
     rows = [[row[i] for i in keep] for row in full]
@@ -210,6 +221,7 @@ def _make_row(
     curve = read_curve(newest.run) if newest.run is not None and len(group) == 1 else None
     return [
         label([line.address for line in group]),
+        newest.cluster,
         newest.name,
         newest.user,
         str(newest.gpus),
@@ -233,10 +245,12 @@ def _make_run_line(run: JobRun) -> HistoryLine:
     # The tasks of an array, and repeated failures of the same kind, may share a line.
     repeats = failed(run) or "_" in address
     head = address.partition("_")[0] if "_" in address else ""
-    same = (head, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
+    cluster = run.attempt.cluster
+    same = (head, cluster, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
     return HistoryLine(
         at=float(moment_of(run)),
         address=address,
+        cluster=cluster,
         name=run.name,
         user=run.user,
         gpus=run.gpus,
@@ -255,13 +269,16 @@ def _make_stopped_line(record: PrerunRecord, found: FoundRuns) -> HistoryLine:
     return HistoryLine(
         at=record.at,
         address=str(record.job_id or record.prerun_job_id),
+        cluster=record.cluster,
         name=name,
         user=user or list_options.user_name(record.uid),
         gpus=record.gpus,
         ended=record.at,
         took="pre-run",
         result=result,
-        same=("pre-run", name, record.uid, record.gpus, result) if name else (record.prerun_job_id, record.at),
+        same=("pre-run", record.cluster, name, record.uid, record.gpus, result)
+        if name
+        else (record.prerun_job_id, record.at),
     )
 
 

@@ -15,7 +15,12 @@ from slurmwrap import __version__
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import find_record_source, read_gpu_use
-from slurmwrap.cli.slurm_lookup import find_records_of_cluster, find_unrecorded_runs
+from slurmwrap.cli.slurm_lookup import (
+    find_local_cluster,
+    find_records_of_cluster,
+    find_unrecorded_runs,
+    resolve_cluster,
+)
 from slurmwrap.cli.why import build_job_timeline, check_job_id, print_notes, print_record_notes
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmError, UsageError
@@ -43,6 +48,7 @@ def job_command(
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write a page with charts.")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Every task, and every GPU.")] = False,
     as_json: list_options.AsJson = False,
+    given_cluster: list_options.Cluster = "",
 ) -> None:
     """Show what a job used of what it asked for: time, CPUs, memory, GPUs over time, energy; and what to ask for next.
 
@@ -61,14 +67,17 @@ def job_command(
     source = find_record_source(config, os.environ, os.geteuid())
     unseen = reconcile_own_jobs_first(source, config)
     print_notes((unseen,) if unseen else ())
-    records = find_records_of_cluster(source, address, config)
+    cluster = resolve_cluster(given_cluster, source, config)
+    records = find_records_of_cluster(source, address, config, cluster)
     print_record_notes(records)
-    timeline = build_job_timeline(address, records, config, source)
+    timeline = build_job_timeline(address, records, config, source, cluster)
     runs = _select_runs(timeline)
     if not runs:
         # Of a job that runs, its owner has only the submission where a site's reconciler works.
         whose = None if source.site or source.uid == 0 else source.uid
-        runs = _select_runs(replace(timeline, attempts=find_unrecorded_runs(address, config, os.environ, whose)))
+        runs = _select_runs(
+            replace(timeline, attempts=find_unrecorded_runs(address, config, os.environ, whose, cluster))
+        )
     if not runs:
         raise UsageError(
             f"job {timeline.address} has not started: it used nothing yet",
@@ -76,7 +85,8 @@ def job_command(
             exit_code=1,
         )
     uses = read_gpu_use(source, [run for run in runs if run.gpus])
-    steps = _read_steps(timeline.address, runs, config)
+    here = cluster in ("", find_local_cluster(config))
+    steps = _read_steps(timeline.address, runs, config) if here else {}
     now = time.time()
     measured = tuple(measure_run(run, uses.get(run.attempt, ()), steps.get(run.attempt.job_id), now) for run in runs)
     submissions = {(one.cluster, one.job_id): one for one in (timeline.submission,) if one is not None}

@@ -15,7 +15,7 @@ import typer
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.cli.run_selection import Jobs, find_jobs
-from slurmwrap.cli.slurm_lookup import find_records_of_cluster
+from slurmwrap.cli.slurm_lookup import find_records_of_cluster, resolve_cluster, resolve_clusters
 from slurmwrap.cli.why import (
     build_job_timeline,
     check_job_id,
@@ -72,6 +72,7 @@ def list_jobs(
     account: list_options.Account = "",
     partition: list_options.Partition = "",
     node: list_options.Node = "",
+    clusters: list_options.Clusters = "",
     to_do: Annotated[bool, typer.Option("--to-do", help="Only jobs with actions still to be done.")] = False,
     limit: list_options.Limit = list_options.LIMIT,
     everything: list_options.Everything = False,
@@ -81,13 +82,15 @@ def list_jobs(
 
     A job is listed when one of its runs is meant. Jobs of which no run is known yet wait, or never began.
     """
+    config, source = load(os.environ), _get_record_source()
     wanted = list_options.make_run_filter(
-        user=user, account=account, partition=partition, name=name, category=category, decision=decision,
+        clusters=resolve_clusters(clusters, source, config), user=user, account=account, partition=partition, name=name,
+        category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
     read = None if everything else limit if as_json else limit * _PER_LINE
     with list_options.garbage_collection_paused():
-        found = find_jobs(_get_record_source(), load(os.environ), wanted, read, to_do=to_do)
+        found = find_jobs(source, config, wanted, read, to_do=to_do)
         print_notes(found.notes)
         if as_json:
             more = max(0, found.in_all - len(found.rows))
@@ -108,14 +111,16 @@ def show(
     job: Job,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Show each task of an array.")] = False,
     as_json: list_options.AsJson = False,
+    given_cluster: list_options.Cluster = "",
 ) -> None:
     """Show all that is stored about one job: its submission with plan and changes, each run with evidence and decision,
     every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are shown once."""
     config, source = load(os.environ), _get_record_source()
     address = check_job_id(job)
-    known = find_records_of_cluster(source, address, config)
+    cluster = resolve_cluster(given_cluster, source, config)
+    known = find_records_of_cluster(source, address, config, cluster)
     print_record_notes(known)
-    timeline = build_job_timeline(address, known, config, source)
+    timeline = build_job_timeline(address, known, config, source, cluster)
     ledger = make_job_budget(timeline, known, config)
     kept = describe_stored_records(timeline, known.actions)
     if as_json:
@@ -135,7 +140,7 @@ def show(
 
 
 @app.command(short_help="Give a job its retries back, and take back a retry that was decided.")
-def clear(job: Job, note: list_options.Note = "") -> None:
+def clear(job: Job, note: list_options.Note = "", given_cluster: list_options.Cluster = "") -> None:
     """Give a job its retries back, and take back a retry that was decided and not done yet.
 
     What it failed of so far counts no more against its retries. Nothing is deleted: who said so, when and why is kept
@@ -147,7 +152,7 @@ def clear(job: Job, note: list_options.Note = "") -> None:
             "the site's reconciler keeps the ledger: only root and SlurmUser may clear it",
             hint="submit the job again: a new job has all its retries; or ask your administrator",
         )
-    known = find_records_of_cluster(source, address, config)
+    known = find_records_of_cluster(source, address, config, resolve_cluster(given_cluster, source, config))
     # Use the timeline's runs: `known` may hold those of another cluster's job, or an older job's, with the same id.
     runs = list(build_timeline(address, known.submissions, (), known.attempts, ()).attempts)
     if not runs:

@@ -30,6 +30,16 @@ _PIECES_PER_WRITE = 500
 LIMIT = 50
 
 _SEVERAL_HELP = "Separate several with commas."
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--clusters", "--cluster", "-M", metavar="NAME", help="Of this cluster, of those that share your home."
+    ),
+]
+Clusters = Annotated[
+    str,
+    typer.Option("--clusters", "--cluster", "-M", metavar="NAME|all", help=f"Only of this cluster. {_SEVERAL_HELP}"),
+]
 User = Annotated[str, typer.Option("--user", "-u", metavar="NAME", help=f"Only of this user. {_SEVERAL_HELP}")]
 Account = Annotated[str, typer.Option("--account", "-A", metavar="NAME", help="Only what is charged to this account.")]
 Partition = Annotated[str, typer.Option("--partition", "-p", metavar="NAME", help="Only of this partition.")]
@@ -53,6 +63,7 @@ Note = Annotated[str, typer.Option("--note", help="The reason; it is stored and 
 
 def make_run_filter(
     *,
+    clusters: tuple[str, ...] = (),
     user: str = "",
     account: str = "",
     partition: str = "",
@@ -68,6 +79,7 @@ def make_run_filter(
     """Return the filters as one record. Raise UsageError for a value that cannot be right."""
     now, zone = time.time(), terminal.get_local_zone()
     return RunFilter(
+        clusters=clusters,
         users=split_list(user),
         accounts=split_list(account),
         partitions=split_list(partition),

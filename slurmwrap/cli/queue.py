@@ -11,6 +11,12 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.config.load_config import load
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.gsub.partition_user import find_partition_user
+from slurmwrap.model.cluster import Snapshot
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.placement.expected_start import find_starts_in_partitions
+from slurmwrap.placement.partition_choice import find_earlier_partition, find_other_partitions
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import fold_jobs, group_alike
 from slurmwrap.report.queue_problems import NEED_A_PERSON, ExplainedJob, PendingJob, QueueProblem, explain_queue
@@ -19,6 +25,8 @@ from slurmwrap.slurm.commands import SlurmCommands
 # Groups of similar jobs that are shown of each kind without --all.
 _GROUPS = 10
 _JOBS_WIDTH = 60
+# Kinds of the caller's jobs for which other partitions are compared.
+_MOST_ADVISED = 8
 
 
 def queue(
@@ -43,7 +51,8 @@ def queue(
       slurmwrap queue --partition gpu --all
       slurmwrap queue --user ada --json
     """
-    commands = SlurmCommands(os.environ, timeout_s=load(os.environ).slurm_timeout_s)
+    config = load(os.environ)
+    commands = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s)
     snapshot, rows = commands.snapshot(), commands.queue()
     pending = [
         PendingJob(record=row.record, dependency=row.dependency, expected_start=row.expected_start)
@@ -59,10 +68,38 @@ def queue(
         and (not wanted.partitions or set(wanted.partitions) & set(one.job.record.partition.split(",")))
         and (not stuck or one.problem in NEED_A_PERSON)
     ]
+    listed = _advise_partitions(listed, snapshot, [row.record for row in rows], config.prerun.partition)
     if as_json:
         list_options.print_json_rows("queue", {"rows": (_make_row(one) for one in listed), "more": 0})
         return
     typer.echo("\n".join(_format_page(listed, time.time(), everything, private=snapshot.private_jobs)))
+
+
+def _advise_partitions(
+    listed: Sequence[ExplainedJob], snapshot: Snapshot, jobs: Sequence[JobRecord], reserved: str
+) -> list[ExplainedJob]:
+    """Name, for the caller's own jobs that wait for their turn, a partition in which they would start earlier.
+
+    Both starts assume that jobs use their time limits, as Slurm's forecast does.
+    """
+    now, uid = time.time(), os.geteuid()
+    found: dict[tuple[object, ...], str] = {}
+    advised = []
+    for one in listed:
+        record, start = one.job.record, one.job.expected_start
+        if one.problem is QueueProblem.TURN and record.uid == uid and start is not None:
+            key = (record.partition, record.account, record.qos, record.gpus, record.num_nodes, record.time_limit_s)
+            if key not in found and len(found) < _MOST_ADVISED:
+                user = find_partition_user(record.account, record.qos)
+                others = find_other_partitions(record, snapshot, user, (reserved,))
+                starts = find_starts_in_partitions(record, others, snapshot.nodes, jobs, lambda job: None, now)
+                found[key] = find_earlier_partition(start, starts, now)
+            if name := found.get(key):
+                command = f"scontrol update JobId={record.waiting_address} Partition={record.partition},{name}"
+                advice = f"partition {name} would start it earlier: {command}"
+                one = replace(one, way_out="; ".join(filter(None, (advice, one.way_out))))
+        advised.append(one)
+    return advised
 
 
 def _make_row(one: ExplainedJob) -> dict[str, Any]:

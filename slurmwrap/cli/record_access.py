@@ -175,15 +175,28 @@ def _read_curves(database: Database, attempts: Sequence[JobRun]) -> tuple[LossCu
     return tuple(curve for run in newest if (curve := database.loss_curve(run.attempt)) is not None)
 
 
-def select_cluster_records(records: JobRecords, cluster: str) -> JobRecords:
-    """Return the submissions, pre-runs, runs and queue delays of one cluster; other records are kept."""
+def select_cluster_records(records: JobRecords, *clusters: str) -> JobRecords:
+    """Return the submissions, pre-runs, runs, actions and queue delays of these clusters; other records are kept."""
     return replace(
         records,
-        submissions=tuple(s for s in records.submissions if s.cluster == cluster),
-        preruns=tuple(p for p in records.preruns if p.cluster == cluster),
-        attempts=tuple(a for a in records.attempts if a.attempt.cluster == cluster),
-        delays=tuple(d for d in records.delays if d.attempt.cluster == cluster),
+        submissions=tuple(s for s in records.submissions if s.cluster in clusters),
+        preruns=tuple(p for p in records.preruns if p.cluster in clusters),
+        attempts=tuple(a for a in records.attempts if a.attempt.cluster in clusters),
+        actions=tuple(one for one in records.actions if one.attempt is None or one.attempt.cluster in clusters),
+        delays=tuple(d for d in records.delays if d.attempt.cluster in clusters),
     )
+
+
+def list_known_clusters(source: RecordSource) -> tuple[str, ...]:
+    """Return the clusters of which records are stored, also in the user's own spool. Raise StoreError."""
+    names: set[str] = set()
+    if source.site or source.database.exists():
+        with Database.open(source.database, readonly=True) as database:
+            names.update(list_queries.list_clusters(database))
+    waiting = JobRecords() if source.site else _add_spool_records(JobRecords(), source, None, 0.0)
+    names.update(one.cluster for one in waiting.submissions)
+    names.update(one.cluster for one in waiting.preruns)
+    return tuple(sorted(names - {""}))
 
 
 def _read_period(database: Database, since: float) -> JobRecords:

@@ -22,9 +22,16 @@ import typer
 
 from slurmwrap import __version__
 from slurmwrap.cli import terminal
-from slurmwrap.cli.list_options import garbage_collection_paused
+from slurmwrap.cli.list_options import Clusters, garbage_collection_paused
 from slurmwrap.cli.member_runs import describe_members, split_packed_runs
-from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_period_records
+from slurmwrap.cli.record_access import (
+    JobRecords,
+    RecordSource,
+    find_record_source,
+    read_period_records,
+    select_cluster_records,
+)
+from slurmwrap.cli.slurm_lookup import resolve_clusters
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -43,13 +50,20 @@ from slurmwrap.store.report_reader import Period, ReportReader
 
 
 def build_report_of_night(
-    source: RecordSource, config: Config, since: float, until: float, *, user: str = "", account: str = ""
+    source: RecordSource,
+    config: Config,
+    since: float,
+    until: float,
+    *,
+    user: str = "",
+    account: str = "",
+    clusters: tuple[str, ...] = (),
 ) -> NightReport:
-    """Return the report of what ended within [since, until), Unix seconds; only of `user` or `account` if one is named.
+    """Return the report of what ended within [since, until), Unix seconds; only of `user`, `account` and `clusters`.
 
     A user who is neither root nor SlurmUser gets a report of their own jobs only. Raise StoreError.
     """
-    period = Period(since=since, until=until, user=user, account=account)
+    period = Period(since=since, until=until, user=user, account=account, clusters=clusters)
     with garbage_collection_paused(), _open_database(source, period) as (database, reader, known):
         own = split_packed_runs(known, source, config) if known else None
         notes = (*own.notes, *describe_members(own, since, until)) if own else ()
@@ -82,6 +96,7 @@ def _open_database(source: RecordSource, period: Period) -> Iterator[tuple[Datab
         return
     length = max(2 * (period.until - period.since), DETAIL_S)
     known = read_period_records(source, period.until - length)
+    known = select_cluster_records(known, *period.clusters) if period.clusters else known
     with open_records_in_memory(known) as database, ReportReader(database.path, period, database.connection) as reader:
         yield database, reader, known
 
@@ -440,6 +455,7 @@ def report(
     ] = "",
     user: Annotated[str, typer.Option(metavar="NAME|me", help="One user's jobs alone.")] = "",
     account: Annotated[str, typer.Option(metavar="NAME", help="One account's jobs alone.")] = "",
+    clusters: Clusters = "",
     kind: Annotated[
         str, typer.Option("--format", metavar="text|html|md|json|csv", help="By --output's ending, else text.")
     ] = "",
@@ -466,6 +482,7 @@ def report(
       slurmwrap report --html
       slurmwrap report --since 2026-11-20 --output night.html
       slurmwrap report --since 30d --format csv --output tables/
+      slurmwrap report -M west
       slurmwrap report --json | jq .headline
       slurmwrap report --mail admins@example.org
     """
@@ -478,7 +495,7 @@ def report(
     kind = "html" if as_html else "json" if as_json else kind
     if as_html and not output and not mail and sys.stdout.isatty():
         output = "./"
-    if nightly and (output or mail or kind or user or account):
+    if nightly and (output or mail or kind or user or account or clusters):
         raise UsageError("--nightly takes its places from the configuration", hint="give --since and --until alone")
     chosen = choose_report_format(kind, output)
     now = time.time()
@@ -494,8 +511,9 @@ def report(
     if start >= end:
         raise UsageError(f"--since {since or '24h'} is not before --until {until or 'now'}")
     asked_for = get_report_user(source, user)
+    chosen_clusters = resolve_clusters(clusters, source, config)
     unseen = reconcile_own_jobs_first(source, config)
-    page = build_report_of_night(source, config, start, end, user=asked_for, account=account)
+    page = build_report_of_night(source, config, start, end, user=asked_for, account=account, clusters=chosen_clusters)
     if unseen:
         typer.echo(f"slurmwrap: {unseen}", err=True)
         page = replace(page, notes=(*page.notes, unseen))

@@ -60,9 +60,12 @@ def _read_own_records(source: RecordSource, config: Config, run_filter: RunFilte
     return split_packed_runs(read_period_records(source, run_filter.since or 0.0), source, config)
 
 
-def find_last_failure_records(source: RecordSource, config: Config, since: float) -> FoundRuns:
+def find_last_failure_records(
+    source: RecordSource, config: Config, since: float, clusters: tuple[str, ...] = ()
+) -> FoundRuns:
     """Return the newest failed run and the newest failed pre-run since then (Unix seconds)."""
-    with open_run_selection(source, config, RunFilter(since=since, failed=True), 1) as found:
+    run_filter = RunFilter(since=since, failed=True, clusters=clusters)
+    with open_run_selection(source, config, run_filter, 1) as found:
         return replace(found, runs=tuple(found.runs))
 
 
@@ -142,7 +145,8 @@ def _is_wanted(record: PrerunRecord, names: _Names, run_filter: RunFilter) -> bo
         return False
     name, user = names.get((record.cluster, record.job_id or 0), ("", ""))
     return (
-        (run_filter.since is None or record.at >= run_filter.since)
+        (not run_filter.clusters or record.cluster in run_filter.clusters)
+        and (run_filter.since is None or record.at >= run_filter.since)
         and (run_filter.until is None or record.at < run_filter.until)
         and (not run_filter.users or (user or user_name(record.uid)) in run_filter.users)
         and (not run_filter.categories or record.verdict.category in run_filter.categories)
@@ -184,7 +188,12 @@ def _find_site_jobs(database: Database, run_filter: RunFilter, limit: int | None
     in_all = list_queries.count_jobs(database, run_filter) if limit is not None else len(rows)
     if not _needs_a_run(run_filter):
         waiting = list_queries.find_waiting_submissions(
-            database, since=run_filter.since or 0.0, until=run_filter.until, users=run_filter.users, limit=limit
+            database,
+            since=run_filter.since or 0.0,
+            until=run_filter.until,
+            users=run_filter.users,
+            limit=limit,
+            clusters=run_filter.clusters,
         )
         rows += [make_waiting_row(one) for one in waiting]
         in_all += len(waiting)
@@ -221,6 +230,8 @@ def _make_job_key(run: JobRun) -> tuple[str, int, str]:
 
 
 def _is_of_time(submission: Submission, run_filter: RunFilter) -> bool:
+    if run_filter.clusters and submission.cluster not in run_filter.clusters:
+        return False
     late = run_filter.since is None or submission.at >= run_filter.since
     named = not run_filter.users or submission.user in run_filter.users
     return late and named and (run_filter.until is None or submission.at < run_filter.until)

@@ -12,14 +12,20 @@ from typing import Annotated
 
 import typer
 
-from slurmwrap.cli import terminal
+from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.loss_curve_lookup import find_loss_curves
 from slurmwrap.cli.member_runs import add_members, find_address_in_array, find_task_address, read_task_records
 from slurmwrap.cli.queue_class import describe_queue_class
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_job_records
 from slurmwrap.cli.run_selection import find_last_failure_records
-from slurmwrap.cli.slurm_lookup import find_local_cluster, find_records_of_cluster, find_unrecorded_runs
+from slurmwrap.cli.slurm_lookup import (
+    find_local_cluster,
+    find_records_of_cluster,
+    find_unrecorded_runs,
+    open_cluster,
+    resolve_cluster,
+)
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
@@ -35,7 +41,6 @@ from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, fi
 from slurmwrap.report.redaction import redact_document
 from slurmwrap.report.shared_run_text import describe_shared_run
 from slurmwrap.report.text_format import moment
-from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.shared_runs import read_shared_run
 
@@ -55,12 +60,13 @@ def why(
     redact: Annotated[
         bool, typer.Option("--redact", help="With --json: without names, host names, directories and secrets.")
     ] = False,
+    given_cluster: list_options.Cluster = "",
 ) -> None:
     """Explain why a job failed, and what to do now.
 
-    Without JOBID it is your last failed job; where clusters share your home, JOBID is this cluster's. Exit code 0: the
-    job is explained, or nothing failed; 1: nothing is known of the job; 6: the database cannot be read; 255: JOBID is
-    not a job id.
+    Without JOBID it is your last failed job; where clusters share your home, JOBID is this cluster's unless -M names
+    another. Exit code 0: the job is explained, or nothing failed; 1: nothing is known of the job; 6: the database
+    cannot be read; 255: JOBID is not a job id.
 
     \b
     Examples:
@@ -68,6 +74,7 @@ def why(
       slurmwrap why 81
       slurmwrap why 77 -v                   each task of an array by itself
       slurmwrap why 77_2 --json | jq .next
+      slurmwrap why 81 -M west              job 81 of the cluster west
       slurmwrap why 81 --json --redact      to show to someone else, or to a language model
     """
     if redact and not as_json:
@@ -75,24 +82,26 @@ def why(
     config = load(os.environ)
     source = find_record_source(config, os.environ, os.geteuid())
     check_job_id(job or "0")
+    asked_cluster = resolve_cluster(given_cluster, source, config)
     unseen = reconcile_own_jobs_first(source, config)
     if unseen:
         _print_note(unseen)
-    address, cluster = (job, "") if job else _find_last_failure(source, config)
+    address, cluster = (job, asked_cluster) if job else _find_last_failure(source, config, asked_cluster)
     if not address and not unseen and not source.alone:
         # Before reporting that no job failed, ask Slurm now, although the site's reconciler works.
         unseen = reconcile_own_jobs_first(source, config, although_site=True)
-        address, cluster = _find_last_failure(source, config)
+        address, cluster = _find_last_failure(source, config, asked_cluster)
     if not address:
         _print_note(_format_no_failure(source, unseen))
         return
-    known = read_job_records(source, address, cluster) if cluster else find_records_of_cluster(source, address, config)
+    known = find_records_of_cluster(source, address, config, cluster)
     print_record_notes(known)
     asked, address = address, find_address_in_array(address, known, source)
     if address != asked:
         known = read_job_records(source, address, cluster)
     known = read_task_records(address, known, source, cluster)
-    timeline = _add_slurm_state(build_job_timeline(address, known, config, source), source, config)
+    timeline = build_job_timeline(address, known, config, source, cluster)
+    timeline = _add_slurm_state(timeline, source, config, asked_cluster)
     if as_json:
         document = {**timeline_to_json(timeline), "next": to_json_dict(find_next_step(timeline))}
         typer.echo(format_json_document("why", redact_document(document) if redact else document))
@@ -129,8 +138,13 @@ def make_job_budget(timeline: JobTimeline, records: JobRecords, config: Config) 
     return make_budget_report(timeline.attempts, config.retry, records.resets) if len(ids) == 1 else None
 
 
-def build_job_timeline(address: str, records: JobRecords, config: Config, source: RecordSource) -> JobTimeline:
-    """Build the timeline from the stored records, else from Slurm's record. SlurmwrapError if neither has the job."""
+def build_job_timeline(
+    address: str, records: JobRecords, config: Config, source: RecordSource, cluster: str = ""
+) -> JobTimeline:
+    """Build the timeline from the stored records, else from Slurm's record. SlurmwrapError if neither has the job.
+
+    `cluster`: that of the job; "": this host's.
+    """
     task = find_task_address(address, records, source)
     timeline = build_timeline(
         *(task, records.submissions, records.preruns, records.attempts, records.actions, records.delays),
@@ -138,12 +152,13 @@ def build_job_timeline(address: str, records: JobRecords, config: Config, source
     )
     if timeline.empty:
         whose = None if source.site or source.uid == 0 else source.uid
-        timeline = replace(timeline, attempts=find_unrecorded_runs(address, config, os.environ, whose))
+        timeline = replace(timeline, attempts=find_unrecorded_runs(address, config, os.environ, whose, cluster))
         if timeline.attempts:
             _print_note("no record of this job exists; what follows is Slurm's record")
     if timeline.empty:
+        of_cluster = f" of cluster {cluster}" if cluster else ""
         raise SlurmwrapError(
-            f"nothing is known of job {address}",
+            f"nothing is known of job {address}{of_cluster}",
             hint="'slurmwrap history' lists the jobs with a record. Slurm's record: scontrol show job " + address,
         )
     belongs = {run.incident for run in timeline.attempts if run.incident}
@@ -156,15 +171,16 @@ def build_job_timeline(address: str, records: JobRecords, config: Config, source
     return add_members(timeline, address, source, config)
 
 
-def _find_last_failure(source: RecordSource, config: Config) -> tuple[str, str]:
+def _find_last_failure(source: RecordSource, config: Config, cluster: str = "") -> tuple[str, str]:
     """Return (address, cluster) of the last failed job; two empty strings if none failed."""
-    found = find_last_failure_records(source, config, time.time() - LOOK_BACK_S)
+    clusters = (cluster,) if cluster else ()
+    found = find_last_failure_records(source, config, time.time() - LOOK_BACK_S, clusters)
     print_notes(found.notes)
     return find_last_failure(tuple(found.runs), found.stopped) or ("", "")
 
 
-def _add_slurm_state(timeline: JobTimeline, source: RecordSource, config: Config) -> JobTimeline:
-    """Add Slurm's present state and reason, for a job that has not ended."""
+def _add_slurm_state(timeline: JobTimeline, source: RecordSource, config: Config, cluster: str) -> JobTimeline:
+    """Add Slurm's present state and reason, for a job that has not ended. `cluster`: by -M; "": it was not given."""
     last = timeline.attempts[-1] if timeline.attempts else None
     # A requeued run has ended, but the job waits for its next run.
     ended = last is not None and last.state not in ("", REQUEUED)
@@ -172,13 +188,20 @@ def _add_slurm_state(timeline: JobTimeline, source: RecordSource, config: Config
         return timeline
     if timeline.preruns and timeline.preruns[-1].verdict.outcome.value == "fail":
         return timeline
-    if not source.site and find_local_cluster(config) not in ("", timeline.cluster):
+    if not cluster and not source.site and find_local_cluster(config) not in ("", timeline.cluster):
         return timeline
-    with suppress(SlurmError):
-        job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(timeline.address)
+    try:
+        slurm = open_cluster(cluster, config, timeout_s=_SLURM_S)
+        # Only the name proves that the answer is of this cluster.
+        if cluster and slurm.cluster_name() != cluster:
+            raise SlurmError(f"cluster {cluster} does not answer here")
+        job = slurm.job(timeline.address)
         if job is not None and (source.site or source.uid in (0, job.uid)):
             order = describe_queue_class(job, timeline.submission, config, time.time())
             return replace(timeline, slurm_says=_format_slurm_state(job), queue_order=order)
+    except SlurmError:
+        if cluster:
+            _print_note(f"the Slurm of cluster {cluster} does not answer here: the job's present state is unknown")
     return timeline
 
 
@@ -218,7 +241,7 @@ def _read_line(path: Path, number: int, before: float) -> str:
 
 def timeline_to_json(timeline: JobTimeline) -> dict[str, object]:
     """Convert a timeline to plain values for JSON."""
-    plain: dict[str, object] = to_json_dict(replace(timeline, lines={}))
+    plain: dict[str, object] = {**to_json_dict(replace(timeline, lines={})), "cluster": timeline.cluster}
     plain["lines"] = [{"file": file, "line": line, "text": text} for (file, line), text in timeline.lines.items()]
     return plain
 

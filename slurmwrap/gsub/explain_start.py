@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.gsub.prepare import find_free_gpus
 from slurmwrap.gsub.queue_run_times import QueueRunTimes, list_submitted_ids
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.gsub.user_state import UserStateStore
+from slurmwrap.model.cluster import Snapshot
+from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start
 from slurmwrap.placement.start_forecast import QueuedJob
 from slurmwrap.profiling.run_time import RunTimeHistory
 from slurmwrap.report.text_format import count, span
-from slurmwrap.sbatch.job_request import ResourceShape
+from slurmwrap.sbatch.job_request import JobRequest, ResourceShape
 
 # A start that is expected so soon is no news.
 _AT_ONCE_S = 60.0
@@ -34,16 +38,20 @@ def explain_start(prepared: PreparedJob, context: SubmitContext) -> tuple[Expect
 
 def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> ExpectedStart | None:
     """Return when the job would start if it came last in the queue; None if too little is known."""
-    request, snapshot, memory, cluster = prepared.request, prepared.snapshot, context.memory, context.cluster
+    request, snapshot = prepared.request, prepared.snapshot
     partition = request.value("partition") or snapshot.default_partition
-    job = QueuedJob(
-        job="",
-        gpus=request.shape.gpus,
-        nodes=_count_nodes(request.shape),
-        partitions=tuple(partition.split(",")) if partition else (),
-        limit_s=request.shape.time_limit_s,
-        estimate=prepared.run_time,
-    )
+    return find_starts_of_new_job(request, prepared.run_time, snapshot, context, [partition])[partition]
+
+
+def find_starts_of_new_job(
+    request: JobRequest,
+    run_time: RunTimeEstimate | None,
+    snapshot: Snapshot,
+    context: SubmitContext,
+    partitions: Sequence[str],
+) -> dict[str, ExpectedStart | None]:
+    """Return when the job would start in each of `partitions` (a name or a list with commas) if it came last there."""
+    memory, cluster, now = context.memory, context.cluster, context.clock.now()
     try:
         jobs = [one.record for one in context.queue()] if context.queue is not None else []
         ids = list_submitted_ids(jobs, context.uid)
@@ -56,10 +64,23 @@ def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> Expe
                 uid=context.uid,
                 submissions=submissions,
             )
-            return find_expected_start(job, snapshot.nodes, jobs, known.estimate, context.clock.now())
+            return {
+                one: find_expected_start(
+                    QueuedJob(
+                        job="",
+                        gpus=request.shape.gpus,
+                        nodes=_count_nodes(request.shape),
+                        partitions=tuple(one.split(",")) if one else (),
+                        limit_s=request.shape.time_limit_s,
+                        estimate=run_time,
+                    ),
+                    *(snapshot.nodes, jobs, known.estimate, now),
+                )
+                for one in partitions
+            }
     except (SlurmError, StoreError):
         # The forecast is optional. What else needs Slurm or the database reports its fault.
-        return None
+        return dict.fromkeys(partitions)
 
 
 def _count_nodes(shape: ResourceShape) -> int | None:

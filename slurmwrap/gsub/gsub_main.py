@@ -29,7 +29,7 @@ from slurmwrap.gsub import process_env
 from slurmwrap.gsub.exec_sbatch import exec_sbatch, refill_pipe
 from slurmwrap.sbatch.command_line import Names, add_plugin_names, parse_own_options, select_words_for_sbatch
 from slurmwrap.sbatch.job_request import JobRequest
-from slurmwrap.sbatch.option_table import MAKING
+from slurmwrap.sbatch.option_table import AUTO_PARTITION, MAKING
 from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import (
     find_passthrough_reason,
@@ -44,7 +44,7 @@ from slurmwrap.sbatch.passthrough import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import PreparedJob
+    from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
     from slurmwrap.model.verdict import Verdict
     from slurmwrap.sbatch.option_table import SbatchOption
 
@@ -62,6 +62,7 @@ retried, if you wish).
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
   gsub --again 77                       the failed tasks of array 77 again, by the same call; or job 77
+  gsub --partition=auto train.sbatch    choose the partitions in which it may start earliest
   gsub --pack=4 --array=0-31 sweep.sbatch               four tasks of the array side by side on each GPU
   gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
   gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
@@ -103,6 +104,9 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
   --values-file FILE       the same for each line of FILE; {1}, {2} stand for its words, {@} for all of them
+
+--partition=auto submits the job to all partitions that you may use and that it fits, but to none in which jobs are
+stopped for others, billed higher or get other GPUs; the earliest expected start is first (docs/placement.md).
 
 An array with indices beyond Slurm's MaxArraySize is submitted as several arrays, which slurmwrap shows as one.
 
@@ -201,6 +205,9 @@ def _run_gsub(words: list[str], console: Console) -> int:
             raise
         except Exception as error:
             return _fall_back_after_fault(error, _is_only_shown(words, environ), words, console, stdin)
+    if request.value("partition") == AUTO_PARTITION and not off and not find_prerun_reason(environ):
+        chosen = _choose_partition(words, request, environ, console)
+        words, request = chosen if chosen is not None else (words, request)
     reason = (
         off or find_prerun_reason(environ) or find_passthrough_reason(request, at_terminal=process_env.is_at_terminal())
     )
@@ -208,6 +215,30 @@ def _run_gsub(words: list[str], console: Console) -> int:
     if reason is None or may_need_splitting(request, reason):
         return _submit(words, request, remove_outer_job(environ), console, stdin, reason)
     return _pass_with_reason(reason, words, request, console, stdin)
+
+
+def _choose_partition(
+    words: list[str], request: JobRequest, environ: Mapping[str, str], console: Console
+) -> tuple[list[str], JobRequest] | None:
+    """Return the call with partitions for --partition=auto; None if it is the name of one. Raise SlurmwrapError."""
+    from slurmwrap.gsub.choose_partition import choose_partition  # few calls use it
+    from slurmwrap.gsub.prefetch import ask
+    from slurmwrap.gsub.submit import open_submit_context
+
+    def open_context() -> SubmitContext:
+        config, given = configuration.load(environ), remove_outer_job(environ)
+        return open_submit_context(config, given, console, ask(config, given, console))
+
+    try:
+        return choose_partition(words, request, open_context)
+    except SlurmwrapError:
+        raise
+    except Exception as error:
+        # sbatch would take the word for a name.
+        console.fault(error)
+        raise SlurmwrapError(
+            "--partition=auto: no partition was chosen, so nothing was submitted", hint="Name one: --partition=NAME."
+        ) from error
 
 
 def _parse_call(words: Sequence[str], environ: Mapping[str, str], work_dir: str, stdin: _Stdin) -> JobRequest:
@@ -266,9 +297,24 @@ def _pass_with_reason(reason: str, words: list[str], request: JobRequest, consol
             f"--json: this call goes to sbatch unchanged, which prints no JSON. {reason}",
             hint="Leave out --json; --parsable prints the job's number alone.",
         )
-    if request.own.explain:
+    elsewhere = _goes_to_other_cluster(request)
+    if elsewhere and (request.own.explain or not any(map(request.setting, ("quiet", "parsable")))):
+        console.say(f"{reason} The call goes to sbatch unchanged.")
+    elif request.own.explain:
         console.say(f"{reason} Submitted unchanged.")
-    return _pass_unchanged(words, stdin, add_plugin_names(request.plugin_options))
+    names = add_plugin_names(request.plugin_options)
+    if elsewhere:
+        from slurmwrap.gsub.other_cluster import submit_to_other_cluster  # few calls use it
+
+        return submit_to_other_cluster(select_words_for_sbatch(words, names), request, dict(os.environ), console)
+    return _pass_unchanged(words, stdin, names)
+
+
+def _goes_to_other_cluster(request: JobRequest) -> bool:
+    """Return whether a job with GPUs may go to another cluster, and sbatch says at once which one took it."""
+    unlike = ("wait", "test-only", "help", "usage", "version", "autocomplete")
+    plain = not request.hetjob and not any(map(request.setting, unlike)) and not request.environ.get("SLURM_JOB_ID")
+    return plain and request.setting("clusters") is not None and request.shape.gpus > 0
 
 
 def _submit(

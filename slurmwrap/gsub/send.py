@@ -342,7 +342,7 @@ def _build_submission(
         held_out=prepared.held_out,
         pack=_make_packed_array(prepared),
         share=prepared.share_dir,
-        call=_make_submitted_call(request, context),
+        call=make_submitted_call(request, context.environ),
     )
 
 
@@ -372,7 +372,7 @@ def _make_packed_array(prepared: PreparedJob) -> PackedArray | None:
 _KEPT_SCRIPT_BYTES = 1 << 18
 
 
-def _make_submitted_call(request: JobRequest, context: SubmitContext) -> SubmittedCall | None:
+def make_submitted_call(request: JobRequest, environ: Mapping[str, str]) -> SubmittedCall | None:
     """Return the call, for the user's own records; None if it cannot be repeated."""
     from slurmwrap.model.submission import SubmittedCall
 
@@ -380,7 +380,7 @@ def _make_submitted_call(request: JobRequest, context: SubmitContext) -> Submitt
     if request.hetjob or not request.argv or len(content) > _KEPT_SCRIPT_BYTES:
         return None
     names = {variable for option in SBATCH for variable in option.variables} | {one.variable for one in OWN}
-    variables = {name: value for name, value in context.environ.items() if name in names}
+    variables = {name: value for name, value in environ.items() if name in names}
     return SubmittedCall(
         words=request.argv, cwd=request.cwd, variables=variables, script=content.decode("utf-8", "surrogateescape")
     )

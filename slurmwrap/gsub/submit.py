@@ -242,6 +242,10 @@ def _explain_start(prepared: PreparedJob, context: SubmitContext, console: Conso
     start, sentence = explain_start(prepared, context)
     if sentence:
         console.say(sentence)
+        from slurmwrap.gsub.choose_partition import advise_partition
+
+        if advice := advise_partition(prepared.request, prepared.snapshot, prepared.run_time, context):
+            console.say(advice)
     return replace(prepared, start=start)
 
 

@@ -92,6 +92,18 @@ class Partition:
     topology: str = ""
     priority_tier: int = 1
     preempt_mode: str = "OFF"  # what happens to its jobs when those of a higher tier need their nodes
+    # Who may use it; (): everyone. Slurm has either the allowed or the denied accounts and QOS.
+    allow_groups: tuple[str, ...] = ()
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+    hidden: bool = False
+    root_only: bool = False
+    needs_reservation: bool = False  # ReqResv
+    default_time_s: int | None = None  # time limit of a job without --time; None: max_time_s
+    # TRESBillingWeights, names in lower case: (("cpu", 1.0), ("gres/gpu", 2.0)); (): CPUs are billed.
+    billing_weights: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

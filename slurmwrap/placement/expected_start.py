@@ -90,6 +90,31 @@ def find_expected_starts(
     return found
 
 
+def find_starts_in_partitions(
+    job: JobRecord,
+    partitions: Iterable[str],
+    nodes: Sequence[Node],
+    jobs: Iterable[JobRecord],
+    estimate_of: EstimateOf,
+    now: float,
+) -> dict[str, float]:
+    """Return when a pending job would start in each of `partitions` if it came last there, in Unix seconds.
+
+    Partitions in which it would never start are left out, as are all if too much is hidden or more than MOST_AHEAD jobs
+    wait. A job without a known run time is assumed to use its time limit, as in Slurm's own forecast.
+    """
+    line = _make_queue_line(nodes, [one for one in jobs if one.address != job.address], estimate_of, now)
+    if line is None or len(line.queue) > MOST_AHEAD:
+        return {}
+    largest, found = max((node.gpus for node in nodes), default=0), {}
+    for name in partitions:
+        last = _make_queued(replace(job, partition=name), estimate_of(job), largest, now)
+        forecast = replace(line, queue=[*line.queue, last]).forecast(nodes)[last.job]
+        if forecast.p50_s < inf:
+            found[name] = now + forecast.p50_s
+    return found
+
+
 def find_closeness(
     job: JobRecord,
     fewest: int,

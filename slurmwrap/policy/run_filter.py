@@ -19,6 +19,7 @@ NO_FAILURES = ("success", "cancelled", "completed_with_error")
 class RunFilter:
     """Conditions on runs. An empty field selects everything. Times in Unix seconds."""
 
+    clusters: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ def matches(run_filter: RunFilter, run: JobRun) -> bool:
     """Return True if the filter selects the run."""
     category = run.diagnosis.category if run.diagnosis is not None else ""
     chosen = (
+        (run_filter.clusters, run.attempt.cluster),
         (run_filter.users, run.user),
         (run_filter.accounts, run.account),
         (run_filter.categories, category),

@@ -245,6 +245,8 @@ def compute_fingerprint(
     """
     known = request.environ if environ is None else environ
     in_force = {setting.option: setting.value for setting in request.settings}
+    # What gsub chose for --partition=auto depends on the queue.
+    in_force.update((change.option, change.old) for change in request.chosen)
     parts = [
         sha256_hex(request.script.content),
         list(request.args),

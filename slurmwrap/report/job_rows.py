@@ -14,7 +14,7 @@ from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import drop_empty_columns, fold_names, group_alike, label
 from slurmwrap.report.job_report.timeline import JobTimeline
 
-HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
+HEAD = ("job", "~cluster", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,9 @@ def format_job_table(
     Similar tasks of an array share a line, and so do similar failures under one job name.
     """
     groups = group_alike(rows, _make_fold_key)[:limit]
-    users = len({row.user for row in rows}) > 1
-    lines = [_format_line(group, zone) for group in groups]
-    head, cells = drop_empty_columns(HEAD, [line if users else [*line[:2], "", *line[3:]] for line in lines])
+    users, clusters = len({row.user for row in rows}) > 1, len({row.cluster for row in rows}) > 1
+    lines = [_format_line(group, zone, clusters=clusters, users=users) for group in groups]
+    head, cells = drop_empty_columns(HEAD, lines)
     return text_format.table(head, cells, indent=0, columns=columns), sum(map(len, groups))
 
 
@@ -117,6 +117,7 @@ def _make_fold_key(row: JobRow) -> tuple[object, ...]:
         return (row.job, row.cluster, row.at)
     return (
         head,
+        row.cluster,
         row.name,
         row.user,
         row.gpus,
@@ -127,12 +128,13 @@ def _make_fold_key(row: JobRow) -> tuple[object, ...]:
     )
 
 
-def _format_line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
+def _format_line(group: Sequence[JobRow], zone: tzinfo | None, *, clusters: bool, users: bool) -> list[str]:
     row = group[0]
     return [
         label([one.job for one in group]),
+        row.cluster if clusters else "",
         row.name,
-        row.user,
+        row.user if users else "",
         str(row.gpus),
         str(row.runs) if row.runs > 1 else "",
         text_format.moment(row.at, zone)[5:],

@@ -11,6 +11,7 @@ from slurmwrap.sbatch.option_table import (
     ANSWERED_AT_ONCE,
     BASE,
     BY_LETTER,
+    BY_NAME,
     NONE,
     NOT_IN_SCRIPTS,
     OPTIONAL,
@@ -99,8 +100,12 @@ def build_directive_names(names: Names) -> Names:
 
 
 _GSUB_OPTION_HINT = "It is gsub's own option; gsub --help lists them."
-# The names that `#GSUB` lines accept.
-OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in NOT_IN_SCRIPTS})
+# The names that `#GSUB` lines accept; --partition only as --partition=auto.
+OWN_NAMES = Names(
+    sbatch={"partition": BY_NAME["partition"]},
+    letters={},
+    own={n: o for n, o in OWN_BY_NAME.items() if n not in NOT_IN_SCRIPTS},
+)
 
 
 def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:

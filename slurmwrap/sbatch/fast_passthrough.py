@@ -37,6 +37,7 @@ LONG_FLAGS = frozenset(
 )
 _MAGIC = (b"#SBATCH", b"#SLURM")
 _GSUB_MAGIC = b"#GSUB"
+_AUTO = "auto"
 # Characters with which a directive can write the same word in another way.
 _QUOTING_CHARACTERS = b"\"'\\"
 # Number of bytes of a script that are read at most.
@@ -53,6 +54,8 @@ def is_certain_passthrough(
     # These variables may ask for a GPU or a large array, or carry gsub's own options.
     if any(name.startswith(("GSUB_", "SBATCH_G", "SBATCH_TRES", "SBATCH_ARRAY")) for name in environ):
         return False
+    if environ.get("SBATCH_PARTITION") == _AUTO:
+        return False
     script = find_script_word(words)
     if script is None:
         return False
@@ -68,6 +71,9 @@ def find_script_word(words: Sequence[str]) -> str | None:
 
     None if an option may ask for a GPU, may be gsub's own, or needs the full parser.
     """
+    # --partition=auto leaves the choice to gsub (gsub/choose_partition.py).
+    if any(word.endswith(_AUTO) for word in words):
+        return None
     # An array with such a number may have to be split (sbatch/passthrough.py, may_need_splitting).
     if any(_has_large_number(word) for word in words) and any(_may_be_array(word) for word in words):
         return None
@@ -120,6 +126,8 @@ def _is_plain_line(line: bytes) -> bool:
     if any(byte in _QUOTING_CHARACTERS for byte in line):
         return False
     text = line.decode("ascii", "replace")
+    if any(word.endswith(_AUTO) for word in text.split()):
+        return False
     if ("-a" in text) and _has_large_number(text):
         return False
     return all(_is_plain_word(word) for word in text.split() if "-" in word)

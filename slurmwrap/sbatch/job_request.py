@@ -159,6 +159,20 @@ class ResourceShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestChange:
+    """One change that the rewrite makes to the request, with its reason in one sentence. `old` == `new`: unchanged."""
+
+    option: str
+    # None: was not set.
+    old: str | None
+    # None: removed.
+    new: str | None
+    # SbatchSetting.where of the setting that changes, or "added".
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """What one call of gsub asks for. `settings` are in rising precedence: the last one for an option applies."""
 
@@ -182,6 +196,8 @@ class JobRequest:
     cwd: str = "/"
     # Options of site plugins (SPANK); empty unless the call uses one.
     plugin_options: Mapping[str, Argument] = field(default_factory=dict)
+    # Values in `settings` that gsub chose before anything was planned, because the user left that to it.
+    chosen: tuple[RequestChange, ...] = ()
 
     def setting(self, option: str) -> SbatchSetting | None:
         """Return the setting that applies for `option` (canonical long name), or None."""
@@ -218,20 +234,6 @@ class OptionChange:
     # Canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
     option: str
     value: str | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestChange:
-    """One change that the rewrite makes to the request, with its reason in one sentence. `old` == `new`: unchanged."""
-
-    option: str
-    # None: was not set.
-    old: str | None
-    # None: removed.
-    new: str | None
-    # SbatchSetting.where of the setting that changes, or "added".
-    where: str
     reason: str
 
 

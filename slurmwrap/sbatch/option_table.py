@@ -293,6 +293,9 @@ MAKING: frozenset[str] = frozenset({"template", "values", "values-file"})
 # Options that a script cannot contain.
 NOT_IN_SCRIPTS: frozenset[str] = MAKING | {"again"}
 
+# The value of --partition that leaves the choice to gsub, unless the cluster has a partition of this name.
+AUTO_PARTITION = "auto"
+
 BY_NAME: dict[str, SbatchOption] = {option.name: option for option in SBATCH}
 BY_LETTER: dict[str, SbatchOption] = {option.short: option for option in SBATCH if option.short}
 OWN_BY_NAME: dict[str, GsubOption] = {option.name: option for option in OWN}

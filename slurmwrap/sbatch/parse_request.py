@@ -25,6 +25,7 @@ from slurmwrap.sbatch.command_line import (
 from slurmwrap.sbatch.job_request import GsubOptions, JobRequest, Origin, SbatchSetting, Script
 from slurmwrap.sbatch.option_table import (
     ANSWERED_AT_ONCE,
+    AUTO_PARTITION,
     COMMAND_LINE_ONLY,
     HOSTFILE,
     NONE,
@@ -92,7 +93,7 @@ def parse_request(
     script = _read_script(command, environ, cwd, read_script, read_stdin)
     sbatch_words, own_words, hetjob = _split_directive_words(script, release)
     settings = _merge_settings(
-        _list_script_settings(sbatch_words, script, names),
+        (*_list_script_settings(sbatch_words, script, names), *_list_own_partition_settings(own_words, script)),
         _list_environment_settings(environ),
         _list_command_line_settings(command),
     )
@@ -334,9 +335,21 @@ def _merge_gsub_options(layers: Iterable[Iterable[_OwnValue]]) -> GsubOptions:
 
 def _parse_gsub_options_of_script(located: Sequence[_Located], script: Script) -> Iterable[_OwnValue]:
     for one in _scan_lines(located, script, OWN_NAMES):
-        yield _parse_gsub_value(
-            OWN_BY_NAME[one.option], one.value, f"{_format_script_name(script)}:{located[one.word][0].line}: "
-        )
+        if one.own:
+            yield _parse_gsub_value(
+                OWN_BY_NAME[one.option], one.value, f"{_format_script_name(script)}:{located[one.word][0].line}: "
+            )
+
+
+def _list_own_partition_settings(located: Sequence[_Located], script: Script) -> Iterable[SbatchSetting]:
+    """Yield --partition=auto of a `#GSUB` line, which overrides the `#SBATCH` line that sbatch without gsub reads."""
+    for one in _scan_lines(located, script, OWN_NAMES):
+        if not one.own:
+            place = f"{_format_script_name(script)}:{located[one.word][0].line}"
+            if one.value != AUTO_PARTITION:
+                hint = "A #GSUB line takes --partition=auto alone; a name goes on an #SBATCH line."
+                raise UsageError(f"{place}: Invalid --{one.option} specification: {one.value!r}", hint=hint)
+            yield SbatchSetting(option=one.option, value=one.value, origin=Origin.SCRIPT, where=place)
 
 
 def _parse_gsub_options_of_command(command: CommandLine) -> Iterable[_OwnValue]:

@@ -79,6 +79,10 @@ class _Rewrite:
         self._spans: dict[tuple[int, int], bytes] = {}
         self._environ: dict[str, str] = {}
         self._changes: list[RequestChange] = []
+        for change in request.chosen:
+            at = self._find_setting_in_force(change.option)
+            where = ADDED if at is None else self._replace_value(at, change.new)
+            self._changes.append(replace(change, where=where))
 
     def apply_change(self, wish: OptionChange, *, in_place: bool) -> None:
         at = self._find_setting_in_force(wish.option)

@@ -48,6 +48,10 @@ UNREACHABLE = r"Unable to contact slurm controller|Connection refused|Socket tim
 AMBIGUOUS = r"Socket timed out on send/recv|Zero Bytes were transmitted|Transport endpoint|Unexpected message"
 _SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 _PARSABLE = r"(?m)^(\d+)(?:;\S+)?$"
+# sbatch --test-only, 22.05 to 26.05.
+_WOULD_START = re.compile(r"Job \d+ to start at (\d+) using")
+_FAR_FUTURE = 0xFFFFFFFF
+_TEST_REFUSED = re.compile(r"(?m)^(?:sbatch: error: )?(?:allocation failure|Batch job submission failed): (.+)$")
 _INVALID_JOB_ID = "Invalid job id specified"
 _HARMLESS_VARIABLES = frozenset(("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "LC_ALL", "TERM", "INPUTRC"))
 _LIMITED_KEYS = frozenset(
@@ -70,11 +74,23 @@ class _SnapshotOutput:
     rest_kept: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTest:
+    """Slurm's answer about one job in one partition: why it is refused, or when it would start (Unix seconds).
+
+    `start` None: it would be taken, but its start is not known.
+    """
+
+    start: int | None = None
+    refusal: str = ""
+
+
 class SlurmCommands:
     """Slurm as `environ` selects it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as protocols.Slurm does.
 
     `network`: builds a snapshot's topology from the one that Slurm shows (see SiteRacks). `kept`: a cache of answers to
-    earlier calls for the first snapshot; a plan that is made from it must not rely on any node being free.
+    earlier calls for the first snapshot; a plan that is made from it must not rely on any node being free. `cluster`:
+    read from this other cluster, which only slurmdbd can find (SLURM_CLUSTERS, as -M).
     """
 
     def __init__(
@@ -85,14 +101,16 @@ class SlurmCommands:
         clock: Clock | None = None,
         network: Network = lambda slurm_topology, nodes: slurm_topology,
         kept: ResponseCache | None = None,
+        cluster: str = "",
     ) -> None:
+        self.cluster = cluster
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._network = network
         self._kept = kept
         self._begun: Callable[[], _SnapshotOutput] | None = None
         self._given = environ
-        self._environ = _make_read_environment(environ)
+        self._environ = _make_read_environment(environ) | ({"SLURM_CLUSTERS": cluster} if cluster else {})
         self._asker = QueryUser(user=_find_user_name(os.geteuid()), uid=os.geteuid())
         self._config: Mapping[str, str] | None = None
         self._conf_seen = False
@@ -108,6 +126,11 @@ class SlurmCommands:
     def cluster_name(self) -> str:
         """Return ClusterName of slurm.conf."""
         return self.config().get("ClusterName", "")
+
+    def clusters(self) -> tuple[str, ...]:
+        """Return the clusters that slurmdbd knows. SlurmError without a slurmdbd."""
+        output = self._read(["sacctmgr", "--noheader", "--parsable2", "show", "clusters", "format=Cluster"])[0]
+        return tuple(line for line in output.splitlines() if line)
 
     def snapshot(self, known: Sequence[Node] | None = None) -> Snapshot:
         """Return nodes, topology, partitions, reservations, this user's limits and the configuration, by two commands.
@@ -220,6 +243,25 @@ class SlurmCommands:
             job_id=job_id,
             timed_out=job_id is None and (result.timed_out or killed or bool(re.search(AMBIGUOUS, stderr))),
         )
+
+    def test_partitions(self, call: SbatchCall, names: Sequence[str]) -> Mapping[str, PartitionTest]:
+        """Return Slurm's answer to `sbatch --test-only` of this call in each partition. The calls run in parallel.
+
+        With EnforcePartLimits=NO, Slurm accepts a job beyond the time limit of a partition. Each call uses up a job id
+        (measured, 22.05.8). A partition of which Slurm says nothing is left out.
+        """
+        self._require_slurm_conf()
+        given = call.environ or self._given
+        path = find_sbatch(given)
+        environ = {**make_wrapper_environment(path, given), "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+        script = [] if call.script_path is None else [call.script_path]
+        waiting = {}
+        for name in names:
+            argv = [path, *call.options, f"--partition={name}", "--test-only", *script, *call.args]
+            waiting[name] = start_command(argv, timeout_s=self._timeout_s, stdin=call.stdin, environ=environ)
+        results = {name: wait() for name, wait in waiting.items()}
+        answers = {name: parse_partition_test(_decode(result.stderr)) for name, result in results.items()}
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
     def job(self, address: str) -> JobRecord | None:
         """Return one job by raw id or array address ("77_2"); for the id of an array its master record."""
@@ -369,7 +411,7 @@ class SlurmCommands:
         formats = ({"SQUEUE_FORMAT2": make_job_format(separator)}, {"SQUEUE_FORMAT": make_exclude_format(separator)})
 
         def read() -> tuple[JobRecord, ...]:
-            rows, excluded = self._read(argv, argv, environs=formats)
+            rows, excluded = map(_remove_cluster_line, self._read(argv, argv, environs=formats))
             return parse_jobs(rows, excluded, separator)
 
         return _parse_known_jobs(read)
@@ -410,6 +452,11 @@ class SlurmCommands:
             if probe.missing or re.search(_NO_CONF, _decode(probe.stderr)):
                 get_output(replace(probe, exit_code=1), 2.0)
         self._conf_seen = True
+
+
+def _remove_cluster_line(output: str) -> str:
+    """Return squeue's output without the line "CLUSTER: name", which it prints first with -M (squeue.c, 22.05)."""
+    return output.partition("\n")[2] if output.startswith("CLUSTER: ") else output
 
 
 def _parse_known_jobs(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -456,6 +503,15 @@ class _EarlyOutput:
 def _parse_job_id(stdout: str) -> int | None:
     found = _SUBMITTED.findall(stdout) or re.findall(_PARSABLE, stdout)
     return int(found[-1]) if found else None
+
+
+def parse_partition_test(stderr: str) -> PartitionTest | None:
+    """Parse what `sbatch --test-only` prints with SLURM_TIME_FORMAT=%s; None for anything but a clear answer."""
+    if found := _WOULD_START.search(stderr):
+        # Slurm says the year 2537 for a held job (22.05.8).
+        return PartitionTest(start=int(found[1]) if int(found[1]) < _FAR_FUTURE else None)
+    refusals = _TEST_REFUSED.findall(stderr)
+    return PartitionTest(refusal=refusals[-1].strip()) if refusals else None
 
 
 def _find_user_name(uid: int) -> str:

@@ -39,9 +39,13 @@ _NO_NODES = frozenset({"", "None assigned", "(null)", "Unknown"})
 
 
 class Sacct:
-    """sacct run with `environ`. Raises SlurmError when slurmdbd does not answer or refuses."""
+    """sacct run with `environ`. Raises SlurmError when slurmdbd does not answer or refuses.
 
-    def __init__(self, environ: Mapping[str, str] = os.environ, *, timeout_s: float = 10.0) -> None:
+    `cluster`: whose jobs `address` returns; "": this host's.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ, *, timeout_s: float = 10.0, cluster: str = "") -> None:
+        self._selection = [f"--clusters={cluster}"] if cluster else []
         replaced = ("SACCT_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
         inherited = {name: value for name, value in environ.items() if not name.startswith(replaced)}
         self._environ = {**inherited, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
@@ -92,7 +96,7 @@ class Sacct:
     def _ask_sacct(self, jobs: str) -> list[JobRecord]:
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
         argv = ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable", f"--delimiter={separator}"]
-        argv += [f"--format={','.join(FIELDS)}", "--allusers", f"--jobs={jobs}"]
+        argv += [f"--format={','.join(FIELDS)}", "--allusers", f"--jobs={jobs}", *self._selection]
         output = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
         try:
             return parse_runs(output, separator)

@@ -34,6 +34,9 @@ _STATE_MARKS = {
 MAX_SWITCH_WAIT_S = 300  # slurm.conf(5)
 # Maximum number of GPUs per node: more than any node has, so that a wrong number cannot fill the memory.
 MAX_GPUS = 1024
+# The fields of a partition before Default=, in all three releases. Names of accounts may contain blanks.
+_ACCESS = re.compile(r" AllowGroups=(.*?) (Allow|Deny)Accounts=(.*?) (Allow|Deny)Qos=(.*?) AllocNodes=")
+_UNRESTRICTED = ("ALL", "", "(null)")
 _FLAG_SYNONYMS = {"MAINT": "MAINTENANCE", "REBOOT_ISSUED": "REBOOT", "REBOOT_REQUESTED": "REBOOT", "FAILING": "FAIL"}
 
 
@@ -193,7 +196,9 @@ def _parse_partition(line: str) -> Partition:
     name, found, _ = line[len("PartitionName=") :].partition(" AllowGroups=")
     name = name if found else name.partition(" ")[0]
     # Start after the lists of groups and accounts, which may contain blanks too.
-    line = line[max(0, line.rfind(" Default=")) :]
+    start = max(0, line.rfind(" Default="))
+    access = _ACCESS.search(line[:start])
+    line = line[start:]
     return Partition(
         name=name,
         default=_read_first_field(line, " Default=") == "YES",
@@ -212,7 +217,32 @@ def _parse_partition(line: str) -> Partition:
         topology=_read_first_field(line, " Topology=").replace("(null)", ""),
         priority_tier=parse_number(_read_first_field(line, " PriorityTier=") or "1"),
         preempt_mode=_read_first_field(line, " PreemptMode=") or "OFF",
+        **_parse_access(access),
+        hidden=_read_first_field(line, " Hidden=") == "YES",
+        root_only=_read_first_field(line, " RootOnly=") == "YES",
+        needs_reservation=_read_first_field(line, " ReqResv=") == "YES",
+        default_time_s=parse_duration(_read_first_field(line, " DefaultTime=")),
+        billing_weights=_parse_weights(_read_first_field(line, " TRESBillingWeights=")),
     )
+
+
+def _parse_access(found: re.Match[str] | None) -> dict[str, tuple[str, ...]]:
+    """Return the fields of Partition that say who may use it, without those that are not restricted."""
+    if found is None:
+        return {}
+    groups, accounts_kind, accounts, qos_kind, qos = found.groups()
+    named = {
+        "allow_groups": groups,
+        f"{accounts_kind.lower()}_accounts": accounts,
+        f"{qos_kind.lower()}_qos": qos,
+    }
+    return {name: tuple(value.split(",")) for name, value in named.items() if value not in _UNRESTRICTED}
+
+
+def _parse_weights(text: str) -> tuple[tuple[str, float], ...]:
+    """Parse "CPU=1.0,Mem=0.25G,GRES/gpu=2.0"; a unit as G after a weight of memory is part of its name."""
+    found = (re.fullmatch(r"([^=]+)=([0-9.]+)([KMGTP]?)", word) for word in text.split(","))
+    return tuple((f"{one[1].lower()}{one[3]}", float(one[2])) for one in found if one is not None)
 
 
 def parse_reservations(text: str) -> tuple[Reservation, ...]:

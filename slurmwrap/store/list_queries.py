@@ -205,11 +205,19 @@ def find_uids(session: Session, user: str) -> tuple[int, ...]:
 
 
 def find_waiting_submissions(
-    session: Session, *, since: float, until: float | None, users: Sequence[str], limit: int | None
+    session: Session,
+    *,
+    since: float,
+    until: float | None,
+    users: Sequence[str],
+    limit: int | None,
+    clusters: Sequence[str] = (),
 ) -> tuple[Submission, ...]:
     """Return submissions without a stored run, newest first: they wait, were cancelled early, or were never seen."""
     until = _FAR_FUTURE if until is None else until
-    where, values = _make_and_clause([("at >= ? AND at < ?", [since, until]), _make_in_clause("user", users)])
+    where, values = _make_and_clause(
+        [("at >= ? AND at < ?", [since, until]), _make_in_clause("user", users), _make_in_clause("cluster", clusters)]
+    )
     sql = _WAITING.format(where)
     return session._read(record_rows.SUBMISSIONS, sql, [*values, since, since, until, _format_limit(limit)])
 
@@ -236,6 +244,7 @@ def _make_stopped_clause(run_filter: RunFilter, uids: Sequence[int]) -> Clause:
         ("verdict_outcome = 'fail'", []),
         ("at >= ? AND at < ?", [run_filter.since or 0.0, until]),
         _make_in_clause("verdict_category", run_filter.categories),
+        _make_in_clause("cluster", run_filter.clusters),
     ]
     if uids:
         clauses.append((f"uid IN ({_make_marks(uids)})", list(uids)))
@@ -277,6 +286,7 @@ def _make_open_run_clause(run_filter: RunFilter) -> Clause:
     """Return the condition for runs that are not known to have ended."""
     clauses: list[Clause] = [
         (f"a.end_time IS NULL AND NOT {_IS_PRERUN}", []),
+        _make_in_clause("a.cluster", run_filter.clusters),
         _make_in_clause("a.user", run_filter.users),
         _make_in_clause("a.account", run_filter.accounts),
         _make_in_clause("a.diagnosis_category", run_filter.categories),
@@ -294,6 +304,7 @@ def _make_narrow_clauses(run_filter: RunFilter) -> list[Clause]:
     until = _FAR_FUTURE if run_filter.until is None else run_filter.until
     return [
         ("r.end_time >= ? AND r.end_time < ? AND r.excluded = 0", [run_filter.since or 0, until]),
+        _make_name_clause("r.cluster", run_filter.clusters),
         _make_name_clause("r.user", run_filter.users),
         _make_name_clause("r.account", run_filter.accounts),
         _make_name_clause("r.category", run_filter.categories),

@@ -118,6 +118,9 @@ def read(
     # In the records of one user the neighbours are missing.
     with_neighbours = measured_runs and site and not restricted
     gpu_runs = reader.ask(sql.GPU_RUNS, "a", detail=detail, least=LEAST_S) if with_neighbours else None
+    failed_of = {name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {}
+    if period.clusters:
+        incidents = [one for one in incidents if one.incident_id in failed_of]
     return Figures(
         since=since,
         until=until,
@@ -137,7 +140,7 @@ def read(
         ),
         often=_list_often_failing(often.result(), reader, struck),
         incidents=() if restricted else incidents,
-        incident_gpu_s={name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {},
+        incident_gpu_s=failed_of,
         blamed=[BlamedInput(decode_text(path), decode_text(user), *rest) for path, user, *rest in blamed.result()],
         details=reader.details,
         outcomes=dict(outcomes.result()),

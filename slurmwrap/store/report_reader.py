@@ -66,16 +66,21 @@ _ACCOUNT_CONDITIONS = {
     "x": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = x.cluster AND b.job_id = x.job_id"
     " AND b.submit_time = x.submit_time AND b.account = :account)",
 }
+# Runs refer to the names of clusters by number.
+_CLUSTER_CONDITIONS = {
+    alias: f" AND {alias}.cluster IN (SELECT value FROM json_each(:clusters))" for alias in ("a", "s", "d", "p", "x")
+} | {"r": " AND r.cluster IN (SELECT id FROM names WHERE name IN (SELECT value FROM json_each(:clusters)))"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """The time [since, until) in Unix seconds, and the user and account of the report; "" means all."""
+    """The time [since, until) in Unix seconds, and the user, account and clusters of the report; empty means all."""
 
     since: float
     until: float
     user: str = ""
     account: str = ""
+    clusters: tuple[str, ...] = ()
 
 
 class ReportReader:
@@ -122,6 +127,7 @@ class ReportReader:
             "until": self.period.until,
             "user": user,
             "account": account,
+            "clusters": json.dumps(self.period.clusters),
             "user_id": self._ids.get(user, -1),
             "account_id": self._ids.get(account, -1),
             "uid": found[0][0] if found else -2,
@@ -183,6 +189,7 @@ class ReportReader:
     def _restrict_query(self, query: str, table: str) -> str:
         conditions = _USER_CONDITIONS[table] if self.period.user else ""
         conditions += _ACCOUNT_CONDITIONS[table] if self.period.account else ""
+        conditions += _CLUSTER_CONDITIONS[table] if self.period.clusters else ""
         return query.format(mine=conditions)
 
     def _read_rows(self, query: str, given: Mapping[str, Any]) -> Rows:

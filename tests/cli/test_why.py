@@ -134,6 +134,7 @@ def test_json_has_every_field(slurmwrap: Run, tmp_path: Path) -> None:
         "shared": "",
         "findings": [],
         "lines": [],
+        "cluster": "lab",
         "next": {"sentence": "It has not ended.", "command": "slurmwrap watch 81", "also": []},
     }
 

@@ -64,6 +64,9 @@ NOT_HERE = {
     "slurmwrap incidents close": "needs an incident: tests/cli has one",
     "slurmwrap jobs clear": "needs a retry: tests/cli has one",
     "slurmwrap nodes repaired": "needs a drain by slurmwrap: docs/nodes.md has one",
+    "slurmwrap why 81 -M": "needs two clusters: tests/slurm/test_clusters_lab.py has them",
+    "slurmwrap history -M": "needs two clusters: tests/slurm/test_clusters_lab.py has them",
+    "slurmwrap report -M": "needs two clusters: tests/slurm/test_clusters_lab.py has them",
     "slurmwrap db check /var": "needs yesterday's backup",
     "slurmwrap classify rank*.log": "needs a journal",
 }

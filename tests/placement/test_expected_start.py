@@ -9,7 +9,13 @@ import pytest
 from slurmwrap.model.cluster import Node
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER, QUANTILE_LEVELS, RunTimeEstimate
-from slurmwrap.placement.expected_start import MOST_AHEAD, ExpectedStart, find_expected_start, find_expected_starts
+from slurmwrap.placement.expected_start import (
+    MOST_AHEAD,
+    ExpectedStart,
+    find_expected_start,
+    find_expected_starts,
+    find_starts_in_partitions,
+)
 from slurmwrap.placement.start_forecast import QueuedJob
 
 NOW, HOUR = 1_800_000_000, 3600
@@ -74,6 +80,21 @@ def test_slurms_own_forecast_is_the_latest_start() -> None:
 def test_a_job_that_is_not_submitted_yet_comes_last() -> None:
     new = QueuedJob(job="new", gpus=2, nodes=1, partitions=("gpu",), limit_s=HOUR)
     assert find(new) == ExpectedStart(at=NOW + 11 * HOUR, by=NOW + 11 * HOUR, jobs=2, predicted=1)
+
+
+def test_a_pending_job_comes_last_in_another_partition() -> None:
+    other = replace(NODE, name="n1", state="IDLE", gpus_used=0, partitions=("free",))
+    small = replace(other, name="n2", gpus=2, partitions=("small",))
+    there = replace(AHEAD, partition="free")
+    names = ("gpu", "free", "small", "absent")
+
+    def starts(*jobs: JobRecord) -> dict[str, float]:
+        known = (RUNNING, PENDING, *jobs)
+        found = find_starts_in_partitions(PENDING, names, (NODE, other, small), known, estimate, float(NOW))
+        return {name: round(at) - NOW for name, at in found.items()}
+
+    assert starts() == {"gpu": HOUR, "free": 0}
+    assert starts(there) == {"gpu": HOUR, "free": 10 * HOUR}
 
 
 def test_a_job_that_outran_its_estimate_may_end_at_any_moment() -> None:

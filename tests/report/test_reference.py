@@ -186,3 +186,12 @@ def test_a_report_of_one_user_counts_only_that_users_records() -> None:
     )
     accounts = night_of(**records, since=SINCE, until=UNTIL, account="nlp").accounts
     assert [one.name for one in accounts] == ["nlp"]
+
+
+def test_a_report_of_one_cluster_counts_only_its_records() -> None:
+    records = make_records(3)
+    own = [run for run in records["attempts"] if run.attempt.cluster == "two"]
+    whole = night_of(**records, since=SINCE, until=UNTIL, clusters=("two", "absent"))
+    assert whole.clusters == ("two",)
+    assert whole.headline.attempts == len(reference.ended({**records, "attempts": own}, SINCE, UNTIL)) > 0
+    assert night_of(**records, since=SINCE, until=UNTIL, clusters=("lab", "two")).headline.attempts > len(own)

@@ -119,6 +119,14 @@ def test_a_script_with_an_uncertain_directive_is_parsed_in_full(line) -> None:
     assert not passes_through("a.sh", script=b"#!/bin/sh\n" + line + b"\nhostname\n")
 
 
+@pytest.mark.parametrize("words", [("-p", "auto"), ("-pauto",), ("--partition=auto",)])
+def test_a_partition_that_gsub_chooses_is_parsed_in_full(words: tuple[str, ...]) -> None:
+    assert not passes_through(*words, "a.sh")
+    assert not passes_through("a.sh", script=f"#!/bin/sh\n#SBATCH {' '.join(words)}\n".encode())
+    assert not passes_through("a.sh", environ={"SBATCH_PARTITION": "auto"})
+    assert passes_through("a.sh", environ={"SBATCH_PARTITION": "gpu"})
+
+
 @pytest.mark.parametrize("name", ["GSUB_PRERUN", "GSUB_PASS", "SBATCH_GRES", "SBATCH_GPUS", "SBATCH_TRES_PER_TASK"])
 def test_a_call_with_a_relevant_variable_is_parsed_in_full(name) -> None:
     assert (passes_through("a.sh"), passes_through("a.sh", environ={name: "1"})) == (True, False)

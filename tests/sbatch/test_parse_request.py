@@ -72,6 +72,22 @@ def test_an_option_may_take_its_value_from_the_next_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("argv", "environ", "partition"),
+    [
+        ((), {}, "auto"),
+        ((), {"SBATCH_PARTITION": "long"}, "long"),
+        (("-p", "short"), {"SBATCH_PARTITION": "long"}, "short"),
+    ],
+)
+def test_a_gsub_line_leaves_the_partition_to_gsub_whatever_the_sbatch_lines_name(
+    argv: tuple[str, ...], environ: dict[str, str], partition: str
+) -> None:
+    script = b"#!/bin/sh\n#GSUB --partition=auto --prerun=off\n#SBATCH -p gpu\n"
+    request = call(*argv, "train.sbatch", script=script, environ=environ)
+    assert (request.value("partition"), request.own.prerun) == (partition, "off")
+
+
 def test_options_for_the_command_line_only_are_ignored_in_a_script() -> None:
     request = call("train.sbatch", script=b"#!/bin/sh\n#SBATCH --help -v --wrap=x -N2\n")
     assert [setting.option for setting in request.settings] == ["nodes"]
@@ -246,6 +262,12 @@ def lines(*directives: str) -> bytes:
         ),
         ([], {"script": lines('#SBATCH -J "a')}, 'train.sbatch: line 2: Unmatched `"` in [ "a]', 1),
         ([], {"script": lines("#GSUB --nodes=2")}, "train.sbatch:2: unrecognized option '--nodes=2'", 255),
+        (
+            [],
+            {"script": lines("#GSUB --partition=gpu")},
+            "train.sbatch:2: Invalid --partition specification: 'gpu'",
+            255,
+        ),
         ([], {"script": lines("#GSUB --prerun=maybe")}, "train.sbatch:2: Invalid --prerun specification: 'maybe'", 255),
         (["--prerun="], {}, "Invalid --prerun specification: ''", 255),
         (["--prerun"], {}, "--prerun needs a mode: --prerun=auto|wait|gate|off|only|profile", 255),

@@ -106,11 +106,34 @@ PARTITION = (
 )
 
 
+ACCESS = ("allow_groups", "allow_accounts", "deny_accounts", "allow_qos", "deny_qos")
+
+
 @given(name=FREE, accounts=FREE)
 def test_names_and_accounts_with_blanks_change_no_other_field_of_a_partition(name: str, accounts: str) -> None:
     forged = PARTITION.replace("=p ", f"=p{name} ", 1).replace("Accounts=ALL", f"Accounts=a{accounts} Exclusive=NODE")
-    assert parse_partitions(forged) == (
-        Partition(name=f"p{name}", default=True, max_nodes=4, max_time_s=HOUR, min_nodes=2),
+    (found,) = parse_partitions(forged)
+    found = replace(found, **dict.fromkeys(ACCESS, ()))
+    assert found == Partition(name=f"p{name}", default=True, max_nodes=4, max_time_s=HOUR, min_nodes=2)
+
+
+def test_a_partition_says_who_may_use_it_and_what_it_bills() -> None:
+    line = (
+        "PartitionName=p AllowGroups=ml,vision DenyAccounts=guests,my labs AllowQos=ALL AllocNodes=ALL Default=NO "
+        "QoS=N/A DefaultTime=00:05:00 Hidden=YES RootOnly=YES ReqResv=YES TRES=cpu=8 "
+        "TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.0"
+    )
+    assert parse_partitions(line) == (
+        Partition(
+            name="p",
+            allow_groups=("ml", "vision"),
+            deny_accounts=("guests", "my labs"),
+            hidden=True,
+            root_only=True,
+            needs_reservation=True,
+            default_time_s=300,
+            billing_weights=(("cpu", 1.0), ("memG", 0.25), ("gres/gpu", 2.0)),
+        ),
     )
 
 
@@ -169,7 +192,7 @@ def test_a_whole_node_partition_is_recognised_in_either_wording(release: str) ->
     assert parse_partitions(captured(f"{release}/block/partitions.txt")) == (
         Partition(name="gpu", default=True, total_nodes=12),
         Partition(name="whole", max_time_s=HOUR, min_nodes=2, exclusive=True, total_nodes=12),
-        Partition(name="hid", state="DOWN", total_nodes=2),
+        Partition(name="hid", state="DOWN", total_nodes=2, hidden=True),
     )
 
 

@@ -15,7 +15,7 @@ from waiting import allow
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.protocols import SbatchCall
-from slurmwrap.slurm.commands import SlurmCommands, make_action_argv
+from slurmwrap.slurm.commands import PartitionTest, SlurmCommands, make_action_argv, parse_partition_test
 
 LONG_TIMEOUT_S = allow(30)  # for a program that answers
 Slurm = Callable[..., SlurmCommands]
@@ -52,6 +52,38 @@ def test_a_submission_passes_options_script_and_arguments_and_returns_the_job_id
     result = adapter.sbatch(submission(tmp_path))
     assert (result.exit_code, result.job_id, result.stderr, result.timed_out) == (0, 71, "1\n", False)
     assert calls(tmp_path) == ["sbatch --mem=1G a b.sh x y"]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (
+            "sbatch: Job 9 to start at 1795795644 using 1 processors on nodes n1 in partition p",
+            PartitionTest(start=1795795644),
+        ),
+        (
+            "sbatch: Job 9 to start at 17901900000 using 1 processors on nodes n1 in partition p",
+            PartitionTest(),
+        ),  # held
+        ("allocation failure: Access/permission denied", PartitionTest(refusal="Access/permission denied")),
+        (
+            "sbatch: error: invalid partition specified: p\nallocation failure: Invalid partition name specified",
+            PartitionTest(refusal="Invalid partition name specified"),
+        ),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", None),
+        ("", None),
+    ],
+)
+def test_the_answer_of_a_test_in_a_partition(said: str, answer: PartitionTest | None) -> None:
+    assert parse_partition_test(said) == answer
+
+
+def test_jobs_of_another_cluster_are_asked_for_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(squeue=f'echo "$SLURM_CLUSTERS" >> {tmp_path}/asked; echo "CLUSTER: west"')
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_CLUSTERS": "all"}
+    assert SlurmCommands(environ, cluster="west").job("81") is None
+    assert SlurmCommands(environ).cluster == ""
+    assert set((tmp_path / "asked").read_text().split()) == {"west"}
 
 
 @pytest.mark.parametrize(("said", "job_id"), [("71", 71), ("71;lab", 71), ("", None)])

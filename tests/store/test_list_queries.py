@@ -80,6 +80,33 @@ def test_sql_queries_agree_with_the_filter_predicate(path: Path, job_runs: list[
     assert set(jobs) == {(key.cluster, key.job_id) for key in expected}
 
 
+def test_jobs_of_two_clusters_with_one_id_are_told_apart(tmp_path: Path) -> None:
+    runs = [
+        JobRun(
+            attempt=RunKey(cluster=name, job_id=1, submit_time=100), address="1", gpus=1, start_time=200, end_time=end
+        )
+        for name, end in (("east", 300), ("west", 400), ("north", None))
+    ]
+    waiting = Submission(cluster="west", job_id=2, uid=1, user="ada", at=500.0)
+    with Database.open(tmp_path / "site.db") as database:
+        for run in runs:
+            database.save_attempt(run)
+        database.save_submission(waiting)
+        assert list_queries.list_clusters(database) == ("east", "north", "west")
+        for clusters in (("west",), ("east", "north"), ("absent",)):
+            wanted = RunFilter(clusters=clusters)
+            mine = {run.attempt for run in runs if run.attempt.cluster in clusters}
+            assert {run.attempt for run in list_queries.find_runs(database, wanted, limit=None)} == mine
+            assert {run.attempt for run in runs if matches(wanted, run)} == mine
+            assert (
+                list_queries.sum_runs(database, wanted).runs == list_queries.count_jobs(database, wanted) == len(mine)
+            )
+            found = list_queries.find_waiting_submissions(
+                database, since=0.0, until=None, users=(), limit=None, clusters=clusters
+            )
+            assert [one.job_id for one in found] == [2] * ("west" in clusters)
+
+
 def test_every_filter_case_finds_some_runs_but_not_all(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
         counts = {name: len(list_queries.find_runs(database, wanted, limit=None)) for name, wanted in CASES.items()}

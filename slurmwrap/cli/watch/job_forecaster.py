@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.gsub.partition_user import find_partition_user
 from slurmwrap.gsub.queue_run_times import QueueRunTimes, list_submitted_ids
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER, RunTimeEstimate
 from slurmwrap.model.submission import Submission
-from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start, find_expected_starts
+from slurmwrap.placement.expected_start import (
+    ExpectedStart,
+    find_expected_start,
+    find_expected_starts,
+    find_starts_in_partitions,
+)
+from slurmwrap.placement.partition_choice import find_earlier_partition, find_other_partitions
 from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeHistory
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -24,6 +33,8 @@ from slurmwrap.store.user_state_files import UserState
 REFRESH_S = 120.0
 # For a list of jobs that changes they are read again no earlier than this.
 _SHORTEST_S = 30.0
+# Other partitions for which a start is forecast.
+_MOST_OTHERS = 4
 # Reasons with which a job waits for the GPUs of other jobs.
 _WAITS_FOR_GPUS = frozenset(("None", "Priority", "Resources"))
 
@@ -36,6 +47,7 @@ class JobForecaster:
         self._start: ExpectedStart | None = None
         self._start_key: tuple[object, ...] = ()
         self._start_at = 0.0
+        self._earlier: tuple[str, float] | None = None
         self._starts: Mapping[str, ExpectedStart] = {}
         self._run_times: dict[tuple[int, int], RunTimeEstimate | None] = {}
 
@@ -46,12 +58,36 @@ class JobForecaster:
             return None
         key = (record.job_id, record.reason, waiting.expected_start, record.priority)
         if key != self._start_key or now - self._start_at >= REFRESH_S:
-            self._start_key, self._start_at, self._start = key, now, None
+            self._start_key, self._start_at, self._start, self._earlier = key, now, None, None
             with suppress(SlurmwrapError, OSError):
-                nodes, jobs = self._slurm.snapshot().nodes, [one.record for one in self._slurm.queue()]
-                known = self._read_run_times(jobs)
+                snapshot, jobs = self._slurm.snapshot(), [one.record for one in self._slurm.queue()]
+                known, nodes = self._read_run_times(jobs), snapshot.nodes
                 self._start = find_expected_start(record, nodes, jobs, known.estimate, now, waiting.expected_start)
+                current = self._start.at if self._start is not None else waiting.expected_start
+                if current is not None and record.uid == os.geteuid():
+                    self._earlier = self._find_earlier(record, current, snapshot, jobs, known, now)
         return self._start
+
+    def find_earlier_partition(self, waiting: WatchedJob) -> tuple[str, float] | None:
+        """Return a partition in which the job of find_start() would start materially earlier, and when; else None."""
+        return self._earlier if _waits_for_gpus(waiting.record) else None
+
+    def _find_earlier(
+        self,
+        record: JobRecord,
+        current: float,
+        snapshot: Snapshot,
+        jobs: Sequence[JobRecord],
+        known: QueueRunTimes,
+        now: float,
+    ) -> tuple[str, float] | None:
+        user = find_partition_user(record.account, record.qos)
+        others = find_other_partitions(record, snapshot, user, (self._config.prerun.partition,))
+        if not others:
+            return None
+        starts = find_starts_in_partitions(record, others[:_MOST_OTHERS], snapshot.nodes, jobs, known.estimate, now)
+        name = find_earlier_partition(current, starts, now)
+        return (name, starts[name]) if name else None
 
     def find_starts(self, waiting: Sequence[WatchedJob], now: float) -> Mapping[str, ExpectedStart]:
         """Return when these pending jobs are expected to start, by address, from one forecast.

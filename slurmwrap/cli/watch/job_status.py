@@ -230,6 +230,7 @@ class JobStatus:
     start: ExpectedStart | None = (
         None  # when the pending job is expected to start; None: only Slurm's forecast is known
     )
+    earlier: tuple[str, float] | None = None  # a partition in which it would start earlier, and when (Unix seconds)
     end: EndForecast | None = None  # when the running job is expected to end; None: not known
     findings: tuple[EarlyFinding, ...] = ()  # of the rule `early`, about the present run
     loss: LossOutlook | None = None  # of a running job that counts its steps; None: no loss was recorded
@@ -425,7 +426,8 @@ class JobStatusReader:
             at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._list_forgotten_tasks(own)
         )
         if facts.waiting is not None:
-            facts = replace(facts, start=self._forecaster.find_start(facts.waiting, now))
+            start = self._forecaster.find_start(facts.waiting, now)
+            facts = replace(facts, start=start, earlier=self._forecaster.find_earlier_partition(facts.waiting))
         if facts.record.uid != os.geteuid():
             return facts
         if self._submission is None:

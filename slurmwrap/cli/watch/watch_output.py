@@ -22,6 +22,7 @@ from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
 from slurmwrap.model.submission import PackedArray
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.expected_start import ExpectedStart
+from slurmwrap.placement.partition_choice import AT_ONCE_S
 from slurmwrap.placement.relaxation import find_due_level
 from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
@@ -180,6 +181,7 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "reason_words": explain_waiting(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
         "forecast_start": None if status.start is None else _start_to_json_dict(status.start),
+        "earlier": None if status.earlier is None else {"partition": status.earlier[0], "at": round(status.earlier[1])},
         "queue_order": status.queue_order or None,
         "shared": status.shared or None,
         "share_advice": status.share_advice or None,
@@ -434,6 +436,16 @@ def _list_start_rows(status: JobStatus, waiting: WatchedJob, style: ScreenStyle)
             yield "start", f"expected {slurms}", ""
         elif waiting.expected_start - status.start.at >= _FORECASTS_DIFFER_S:
             yield "", f"if all jobs use their time limits: {slurms}", "dim"
+    if status.earlier is not None:
+        name, at = status.earlier
+        when = "now" if at - status.at < AT_ONCE_S else f"at about {clock(at, status.at, style.zone)}"
+        both = flat(f"{waiting.record.partition},{name}")
+        yield "", f"partition {flat(name)} would start it {when}: {_format_move(waiting, both)}", ""
+
+
+def _format_move(waiting: WatchedJob, partitions: str) -> str:
+    address = waiting.record.waiting_address or waiting.record.address
+    return f"scontrol update JobId={address} Partition={partitions}"
 
 
 def _format_moment(at: float, status: JobStatus, style: ScreenStyle) -> str:

@@ -111,6 +111,16 @@ def test_the_expected_start_by_run_times_comes_before_slurms_forecast() -> None:
     }  # fmt: skip
 
 
+def test_a_partition_that_starts_the_job_earlier_is_named_with_the_command() -> None:
+    status = make_status(expected_start=int(NOW) + 82_280, earlier=("second", NOW + 1500))
+    assert format_screen(status, replace(UTC_STYLE, columns=200))[-1] == (
+        "         partition second would start it at about 17:18: scontrol update JobId=81 Partition=gpu,second"
+    )
+    assert status_to_json_dict(status)["earlier"] == {"partition": "second", "at": int(NOW) + 1500}
+    now = make_status(earlier=("second", NOW))
+    assert "partition second would start it now" in format_screen(now, replace(UTC_STYLE, columns=200))[-1]
+
+
 def test_a_running_job_shows_its_loss_and_what_stops_it() -> None:
     losses = CountedLosses(points=(LossPoint(at_s=9.0, step=7.0, loss=1.5),), taken=7, bad=3)
     running = make_status(RUNNING, loss=LossOutlook(losses=losses), stops="at plateau after its next checkpoint")
@@ -414,6 +424,7 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "members": None,
         "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "queue_order": None, "expected_start": None, "forecast_start": None,
+        "earlier": None,
         "shared": None, "share_advice": None,
         "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "findings": [],
