@@ -36,8 +36,15 @@ fi
     "$sleep" "$deadline" &
     watchdog=$!
     {
-        "$python" -I -S "$zipapp" @CONTEXT@ "$settings" "$token"
+        run() { "$python" -I -S "$zipapp" @CONTEXT@ "$settings" "$token"; }
+        run
         status=$?
+        # An upgrade replaced the zipapp while Python was loading it: 1 from Python itself, 75 from its program.
+        case $status in 1 | 75)
+            run
+            status=$?
+            ;;
+        esac
         [ "$status" -eq 0 ] || note "python ended with $status"
         kill -9 "$watchdog"
     } >/dev/null &
