@@ -14,6 +14,7 @@ from slurmwrap.install import systemd_units
 from slurmwrap.install.apply_plan import System
 from slurmwrap.install.compose_hooks import select_node_lines
 from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, group_by_reason, send
+from slurmwrap.install.hook_versions import OTHER_RELEASE_HINT, explain_other_release
 from slurmwrap.install.install_target import InstallTarget, find_account
 from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, wait_for_nodes
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
@@ -44,6 +45,7 @@ def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, s
     looks = [
         _check_whole(manifest),
         *_check_files(manifest, system),
+        *_check_release(manifest, system),
         *_check_edits(manifest, system),
         *_check_directories(manifest, system),
     ]
@@ -79,6 +81,14 @@ def _check_files(manifest: Manifest, system: System) -> list[InstallationCheck]:
         elif found.uid != 0 or found.mode & 0o022:
             wrong.append(_make_failed_check(one.path, f"is uid {found.uid}'s with mode {found.mode:04o}"))
     return wrong or [InstallationCheck(what="files", state=OK, text=f"{len(manifest.files)} as they were written")]
+
+
+def _check_release(manifest: Manifest, system: System) -> list[InstallationCheck]:
+    """Compare the installed hooks with those of the slurmwrap that runs now, as after an upgrade of its package."""
+    directory = Path(str(manifest.settings["directory"]))
+    zipapp, settings = (system.tree.read(directory / name) for name in ("node_hooks.pyz", "hooks.json"))
+    text = explain_other_release(zipapp.content, settings.content) if zipapp and settings else ""
+    return [InstallationCheck(what="hooks", state=WARN, text=text, hint=OTHER_RELEASE_HINT)] if text else []
 
 
 def _make_failed_check(path: str, what: str) -> InstallationCheck:

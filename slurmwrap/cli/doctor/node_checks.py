@@ -14,7 +14,15 @@ from typing import Any
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, fold_nodes
 from slurmwrap.cli.doctor.database_checks import explain_unreadable_path
 from slurmwrap.cli.doctor.slurm_checks import find_hooks_directory
-from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, list_node_hooks, read_checksum
+from slurmwrap.install.hook_versions import (
+    OTHER,
+    SILENT,
+    UNSAID,
+    NodeHooks,
+    describe_release,
+    list_node_hooks,
+    read_checksum,
+)
 from slurmwrap.store.database import Database
 from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
@@ -43,7 +51,7 @@ def check_hooks_on_nodes(context: CheckContext) -> CheckResult:
     directory = find_hooks_directory(context)
     expected = read_checksum(directory) if directory else ""
     rows = [
-        (one.node, _FAULT_TEXTS[one.state])
+        (one.node, _describe_fault(one))
         for one in list_node_hooks(names, seen, expected)
         if _is_faulty(one, ran, expected)
     ]
@@ -64,6 +72,11 @@ _FAULT_TEXTS = {
     OTHER: "other hooks than the controller's: `slurmwrap hooks install --nodes` updates them",
     UNSAID: "hooks of an older release, which do not report their version",
 }
+
+
+def _describe_fault(one: NodeHooks) -> str:
+    other = f" ({describe_release(one.release)})" if one.state == OTHER else ""
+    return _FAULT_TEXTS[one.state] + other
 
 
 def _is_faulty(one: NodeHooks, ran: set[str], expected: str) -> bool:
