@@ -1,4 +1,4 @@
-"""Compare the hooks that ran on the nodes, as their Epilogs reported them, with the controller's, and with this release.
+"""Compare the hooks that ran on the nodes, as their Epilogs reported, with the controller's files and this release.
 
 Every Epilog's observation has the fact `hooks`: release and checksum of the files that ran (node_hooks/checksum.py).
 Pure, except for read_checksum and what reads this package's own modules.
@@ -19,7 +19,9 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.node_hooks import checksum
 
-OTHER_RELEASE_HINT = "Hooks and reconciler may differ by one minor release; `slurmwrap hooks install` upgrades the hooks (docs/install.md)."
+OTHER_RELEASE_HINT = (
+    "Hooks and reconciler of neighbouring minor releases work together; `slurmwrap hooks install` upgrades the hooks."
+)
 SAME, OTHER, UNSAID, SILENT = "same", "other", "unsaid", "silent"
 
 
