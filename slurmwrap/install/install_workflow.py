@@ -34,6 +34,8 @@ from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
 NONE, ALL = "none", "all"
 SETTLE_S = 30.0
+# Where a configless slurmd keeps slurm.conf: in its SlurmdSpoolDir, and a link to it (configless_slurm.html of Slurm).
+CACHE, RUN_CONF = "conf-cache", Path("/run/slurm/conf")
 RESTART = (
     "restart slurmctld once (systemctl restart slurmctld): before 23.11 it accepts an EpilogSlurmctld only if one was "
     "set when it started. Jobs continue to run meanwhile. Until then, only array ids and names are not recorded"
@@ -89,6 +91,18 @@ def make(
 
 
 def _conf(context: InstallContext, named: Path | None) -> Path:
+    """Return the path of slurm.conf. Raise UsageError when none is found, or only a configless node's copy of it."""
+    path = _find_conf(context, named)
+    if context.system.tree.real(path).parent.name == CACHE or path.parent == RUN_CONF:
+        raise UsageError(
+            f"{path} is the copy that Slurm keeps on a configless node",
+            hint="Run this on the controller, whose slurm.conf Slurm sends to the nodes: `scontrol show config | grep "
+            "SLURM_CONF` names it.",
+        )
+    return path
+
+
+def _find_conf(context: InstallContext, named: Path | None) -> Path:
     if named is not None:
         return named
     if context.manifest is not None:
