@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
 from slurmwrap.install.plan_installation import InstallationPlan, read_configuration
 from slurmwrap.install.slurm_conf import Edit, holds, list_other_controllers
 from slurmwrap.model import hostlist
+from slurmwrap.store.reconciler_host import VALID_S, read_reconciler_host
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -51,6 +53,7 @@ def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, s
     ]
     if system.alive:
         looks += _check_in_force(manifest, slurm, system.here)
+        looks += _check_reconciler_host(manifest, system)
         looks += _check_units(manifest, system)
     return tuple(looks)
 
@@ -154,6 +157,17 @@ def _check_controllers(in_force: Mapping[str, str], here: str) -> list[Installat
         return []
     hint = "What belongs there: `slurmwrap hooks bundle --controller FILE.tar.gz`; there `tar -C / -dzf` compares."
     return [InstallationCheck(what="controllers", state=OK, text=f"not looked at: {', '.join(names)}", hint=hint)]
+
+
+def _check_reconciler_host(manifest: Manifest, system: System) -> list[InstallationCheck]:
+    """Warn when the site's reconciler runs on another host, as on a second controller."""
+    trusted = {0, find_account(system.tree, str(manifest.settings["slurm_user"])).uid}
+    host, at = read_reconciler_host(Path(str(manifest.settings["published"])), trusted)
+    if not host or not list_other_controllers((host,), system.here) or abs(time.time() - at) > VALID_S:
+        return []
+    text = f"the reconciler runs on {host}, not on this host"
+    hint = "One host runs it, whichever controller is active (docs/install.md): disable the services on the other one."
+    return [InstallationCheck(what="controllers", state=WARN, text=text, hint=hint)]
 
 
 def _list_lines(edit: Edit) -> tuple[str, ...]:
