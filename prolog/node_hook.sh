@@ -36,15 +36,10 @@ fi
     "$sleep" "$deadline" &
     watchdog=$!
     {
-        run() { "$python" -I -S "$zipapp" @CONTEXT@ "$settings" "$token"; }
-        run
+        # Python reads each module from the path of the zipapp when it needs it. The descriptor stays that of one file, also
+        # when an upgrade replaces the zipapp meanwhile.
+        "$python" -I -S /proc/self/fd/3 @CONTEXT@ "$settings" "$token" 3<"$zipapp"
         status=$?
-        # An upgrade replaced the zipapp while Python was loading it: 1 from Python itself, 75 from its program.
-        case $status in 1 | 75)
-            run
-            status=$?
-            ;;
-        esac
         [ "$status" -eq 0 ] || note "python ended with $status"
         kill -9 "$watchdog"
     } >/dev/null &

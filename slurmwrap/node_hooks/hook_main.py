@@ -1,20 +1,17 @@
 """Entry point of the hooks' zipapp: a shim runs `python -I -S node_hooks.pyz CONTEXT HOOKS.JSON [TOKEN]`.
 
-As a hook it never raises, and the shim always exits 0. The deadline here is 2 s before that of the shim's watchdog, so
-that a late hook can still send the facts that it has collected before the watchdog kills it.
+As a hook it never raises and always exits 0. The deadline here is 2 s before that of the shim's watchdog, so that a late
+hook can still send the facts that it has collected before the watchdog kills it.
 """
 import os
 import signal
 import time
 
 DEADLINE_S = 8.0
-# The exit code when a part of the zipapp could not be loaded, as while an upgrade replaces it: Python keeps the table of
-# contents of the old file and reads the new one. The shim then runs the hook again (EX_TEMPFAIL of sysexits.h).
-AGAIN = 75
 
 
 def main(argv):
-    """Run one hook, or the check of a node (node_check.py), and return the exit code: 0, or AGAIN.
+    """Run one hook, or the check of a node (node_check.py), and return the exit code, which is always 0.
 
     `argv`: [program, context, path of hooks.json, the shim's token].
     """
@@ -34,7 +31,6 @@ def main(argv):
     except BaseException as error:
         # An error in a hook must not drain the node; this includes SystemExit and KeyboardInterrupt.
         _record_failure(settings, argv, error)
-        return AGAIN if isinstance(error, (ImportError, EOFError)) else 0
     return 0
 
 
