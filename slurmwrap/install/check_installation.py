@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -17,12 +16,18 @@ from slurmwrap.install.compose_hooks import select_node_lines
 from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, group_by_reason, send
 from slurmwrap.install.hook_versions import OTHER_RELEASE_HINT, explain_other_release
 from slurmwrap.install.install_target import InstallTarget, find_account
-from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, wait_for_nodes
+from slurmwrap.install.install_workflow import (
+    ALL,
+    NONE,
+    InstallContext,
+    all_nodes,
+    find_other_reconciler,
+    wait_for_nodes,
+)
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
 from slurmwrap.install.plan_installation import InstallationPlan, read_configuration
 from slurmwrap.install.slurm_conf import Edit, holds, list_other_controllers
 from slurmwrap.model import hostlist
-from slurmwrap.store.reconciler_host import VALID_S, read_reconciler_host
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -161,9 +166,8 @@ def _check_controllers(in_force: Mapping[str, str], here: str) -> list[Installat
 
 def _check_reconciler_host(manifest: Manifest, system: System) -> list[InstallationCheck]:
     """Warn when the site's reconciler runs on another host, as on a second controller."""
-    trusted = {0, find_account(system.tree, str(manifest.settings["slurm_user"])).uid}
-    host, at = read_reconciler_host(Path(str(manifest.settings["published"])), trusted)
-    if not host or not list_other_controllers((host,), system.here) or abs(time.time() - at) > VALID_S:
+    host = find_other_reconciler(system, str(manifest.settings["published"]), str(manifest.settings["slurm_user"]))
+    if not host:
         return []
     text = f"the reconciler runs on {host}, not on this host"
     hint = "One host runs it, whichever controller is active (docs/install.md): disable the services on the other one."

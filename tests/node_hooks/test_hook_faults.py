@@ -127,7 +127,7 @@ def test_a_python_that_crashes_at_its_start_is_recorded_on_the_node(site: Site, 
         assert "python ended with" in read_failures(site)
 
 
-def test_a_hook_runs_again_if_an_upgrade_replaces_its_zipapp_while_python_loads_it(site: Site) -> None:
+def test_a_hook_reads_one_zipapp_to_its_end_if_an_upgrade_replaces_it_meanwhile(site: Site) -> None:
     """Python keeps the table of contents of the zipapp that it opened, and reads each module from the path."""
     site.prolog()
     site.arrived()
