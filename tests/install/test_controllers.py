@@ -115,7 +115,7 @@ def check_slurm_conf(image: Path) -> list[str]:
 
 def test_a_reconciler_on_another_host_is_found_while_it_makes_passes(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    system = SimpleNamespace(alive=True, here="ctl0.example.org", tree=FileTree(root=Path("/")))
+    system = SimpleNamespace(alive=True, here="ctl0.example.org", tree=FileTree(root=Path("/"), trusted=frozenset({0})))
     me = pwd.getpwuid(os.geteuid()).pw_name
     found = []
     for host, age in (("ctl1", 10), ("ctl0", 10), ("ctl1", 1000)):
