@@ -75,7 +75,7 @@ _FAULT_TEXTS = {
 
 
 def _describe_fault(one: NodeHooks) -> str:
-    other = f" ({describe_release(one.release)})" if one.state == OTHER else ""
+    other = f" ({describe_release(one.release)})" if one.state == OTHER and one.release else ""
     return _FAULT_TEXTS[one.state] + other
 
 
