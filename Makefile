@@ -71,7 +71,7 @@ GENERATED = configuration_page database_page doctor_page docs_formulas option_ta
 reference: setup ## what docs/ has out of the code, anew: schemas, tables, docs/reference, docs/man, docs/images
 	@cd .ci && for s in $(GENERATED); do $(PY) $$s.py || exit 1; done
 
-packages: ## wheel, sdist and Debian package, built and tried where nothing of ours is (slow; a clean chroot, 0.4 GB)
+packages: ## wheel, sdist, Debian package and RPM, built and tried where nothing of ours is (slow; a clean chroot, 0.4 GB)
 	@.ci/setup dev,examples,sim,packages packages
 	@$(ROOT) $(PY) -m pytest -q -m packages tests/packages
 

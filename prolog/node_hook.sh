@@ -36,7 +36,9 @@ fi
     "$sleep" "$deadline" &
     watchdog=$!
     {
-        "$python" -I -S "$zipapp" @CONTEXT@ "$settings" "$token"
+        # Python reads each module from the path of the zipapp when it needs it. The descriptor stays that of one file, also
+        # when an upgrade replaces the zipapp meanwhile.
+        "$python" -I -S /proc/self/fd/3 @CONTEXT@ "$settings" "$token" 3<"$zipapp"
         status=$?
         [ "$status" -eq 0 ] || note "python ended with $status"
         kill -9 "$watchdog"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import socket
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +32,8 @@ from slurmwrap.reconcile.restore_limits import restore_all_limits
 from slurmwrap.reconcile.wire_adapters import make_site_services, make_user_services
 from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.store.database import Database
+from slurmwrap.store.published_files import list_trusted_uids
+from slurmwrap.store.reconciler_host import hold_reconciler_host
 from slurmwrap.store.user_state_files import DATABASE
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
@@ -62,7 +66,11 @@ def reconcile(
     site = not user and _is_site(config)
     state_dir = Path(config.site.state_dir) if site else configuration.find_user_state_dir(os.environ)
     database = state_dir / ("site.db" if site else DATABASE)
-    with hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
+    with (
+        hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"),
+        _hold_host(config, site=site) as renew,
+        Database.open(database) as store,
+    ):
         services = (
             make_site_services(config, commands, store, console.say)
             if site
@@ -78,6 +86,7 @@ def reconcile(
                 poll or (SITE_POLL_S if site else USER_POLL_S),
                 log,
                 maintenance,
+                renew,
             )
             _withdraw_order(services, log)
         else:
@@ -86,6 +95,14 @@ def reconcile(
             maintenance.after(summary, time.time())
     if not site:
         _clean_up_preruns(config, console)
+
+
+def _hold_host(config: Config, *, site: bool) -> AbstractContextManager[Callable[[], None]]:
+    """Return the context in which this host is recorded as the one that runs the site's reconciler."""
+    if not site or not config.site.published:
+        return nullcontext(lambda: None)
+    trusted = list_trusted_uids(config) | {os.geteuid()}
+    return hold_reconciler_host(Path(config.site.published), socket.gethostname(), trusted, time.time)
 
 
 def _withdraw_order(services: Services, log: EventLog) -> None:
@@ -127,7 +144,12 @@ def _find_uid(user: str) -> int:
 
 
 def _run_service(
-    services: Services, wake: Path, poll_s: float, log: EventLog, maintenance: ReconcilerMaintenance
+    services: Services,
+    wake: Path,
+    poll_s: float,
+    log: EventLog,
+    maintenance: ReconcilerMaintenance,
+    renew: Callable[[], None],
 ) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,7 +160,7 @@ def _run_service(
         poll_s=poll_s,
         woken=_make_wake_time_reader(wake),
         stopped=lambda: bool(stopping),
-        report=lambda summary: _report_pass(summary, log, wake.parent.parent, maintenance),
+        report=lambda summary: _report_pass(summary, log, wake.parent.parent, maintenance, renew),
     )
     _restore_limits(services, log)
     log.tell(Event(kind=EventKind.STOPPED, text="stopped"))
@@ -155,7 +177,14 @@ def _restore_limits(services: Services, log: EventLog) -> None:
     log.tell_all(tuple(map(event_log.make_error_event, errors)))
 
 
-def _report_pass(summary: PassSummary, log: EventLog, state_dir: Path, maintenance: ReconcilerMaintenance) -> None:
+def _report_pass(
+    summary: PassSummary,
+    log: EventLog,
+    state_dir: Path,
+    maintenance: ReconcilerMaintenance,
+    renew: Callable[[], None],
+) -> None:
+    renew()
     # The watchdog reads this time: a complete pass was made.
     beat(state_dir, time.time())
     log.tell_all(_list_pass_events(summary, quiet=True))

@@ -14,8 +14,16 @@ from slurmwrap.install import systemd_units
 from slurmwrap.install.apply_plan import System
 from slurmwrap.install.compose_hooks import select_node_lines
 from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, group_by_reason, send
+from slurmwrap.install.hook_versions import OTHER_RELEASE_HINT, explain_other_release
 from slurmwrap.install.install_target import InstallTarget, find_account
-from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, wait_for_nodes
+from slurmwrap.install.install_workflow import (
+    ALL,
+    NONE,
+    InstallContext,
+    all_nodes,
+    find_other_reconciler,
+    wait_for_nodes,
+)
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
 from slurmwrap.install.plan_installation import InstallationPlan, read_configuration
 from slurmwrap.install.slurm_conf import Edit, holds, list_other_controllers
@@ -44,11 +52,13 @@ def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, s
     looks = [
         _check_whole(manifest),
         *_check_files(manifest, system),
+        *_check_release(manifest, system),
         *_check_edits(manifest, system),
         *_check_directories(manifest, system),
     ]
     if system.alive:
         looks += _check_in_force(manifest, slurm, system.here)
+        looks += _check_reconciler_host(manifest, system)
         looks += _check_units(manifest, system)
     return tuple(looks)
 
@@ -79,6 +89,14 @@ def _check_files(manifest: Manifest, system: System) -> list[InstallationCheck]:
         elif found.uid != 0 or found.mode & 0o022:
             wrong.append(_make_failed_check(one.path, f"is uid {found.uid}'s with mode {found.mode:04o}"))
     return wrong or [InstallationCheck(what="files", state=OK, text=f"{len(manifest.files)} as they were written")]
+
+
+def _check_release(manifest: Manifest, system: System) -> list[InstallationCheck]:
+    """Compare the installed hooks with those of the slurmwrap that runs now, as after an upgrade of its package."""
+    directory = Path(str(manifest.settings["directory"]))
+    zipapp, settings = (system.tree.read(directory / name) for name in ("node_hooks.pyz", "hooks.json"))
+    text = explain_other_release(zipapp.content, settings.content) if zipapp and settings else ""
+    return [InstallationCheck(what="hooks", state=WARN, text=text, hint=OTHER_RELEASE_HINT)] if text else []
 
 
 def _make_failed_check(path: str, what: str) -> InstallationCheck:
@@ -144,6 +162,16 @@ def _check_controllers(in_force: Mapping[str, str], here: str) -> list[Installat
         return []
     hint = "What belongs there: `slurmwrap hooks bundle --controller FILE.tar.gz`; there `tar -C / -dzf` compares."
     return [InstallationCheck(what="controllers", state=OK, text=f"not looked at: {', '.join(names)}", hint=hint)]
+
+
+def _check_reconciler_host(manifest: Manifest, system: System) -> list[InstallationCheck]:
+    """Warn when the site's reconciler runs on another host, as on a second controller."""
+    host = find_other_reconciler(system, str(manifest.settings["published"]), str(manifest.settings["slurm_user"]))
+    if not host:
+        return []
+    text = f"the reconciler runs on {host}, not on this host"
+    hint = "One host runs it, whichever controller is active (docs/install.md): disable the services on the other one."
+    return [InstallationCheck(what="controllers", state=WARN, text=text, hint=hint)]
 
 
 def _list_lines(edit: Edit) -> tuple[str, ...]:

@@ -1,19 +1,27 @@
-"""Compare the hooks that ran on the nodes, as their Epilogs reported them, with the controller's files.
+"""Compare the hooks that ran on the nodes, as their Epilogs reported, with the controller's files and this release.
 
 Every Epilog's observation has the fact `hooks`: release and checksum of the files that ran (node_hooks/checksum.py).
-Pure, except for read_checksum.
+Pure, except for read_checksum and what reads this package's own modules.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurmwrap import __version__
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.node_hooks import checksum
 
+OTHER_RELEASE_HINT = (
+    "Hooks and reconciler of neighbouring minor releases work together; `slurmwrap hooks install` upgrades the hooks."
+)
 SAME, OTHER, UNSAID, SILENT = "same", "other", "unsaid", "silent"
 
 
@@ -39,6 +47,34 @@ def read_checksum(directory: Path) -> str:
         return str(checksum.of(str(directory)))  # type: ignore[no-untyped-call]
     except OSError:
         return ""
+
+
+def explain_other_release(zipapp: bytes, settings: bytes) -> str:
+    """Return a sentence when a zipapp holds other hooks than this release installs; "" when it holds the same.
+
+    `settings`: the content of its hooks.json, which names its release.
+    """
+    own = {path.name: path.read_bytes() for path in Path(checksum.__file__).parent.glob("*.py")}
+    try:
+        with zipfile.ZipFile(io.BytesIO(zipapp)) as archive:
+            names = [name for name in archive.namelist() if re.fullmatch(r"node_hooks/\w+\.py", name)]
+            found = {name.rpartition("/")[2]: archive.read(name) for name in names}
+        plain = json.loads(settings)
+        release = str(plain.get("release", "")) if isinstance(plain, dict) else ""
+    except (zipfile.BadZipFile, ValueError):
+        return "the hooks cannot be read"
+    if found == own:
+        return ""
+    return f"hooks of {describe_release(release)}; this is {__version__}"
+
+
+def describe_release(release: str) -> str:
+    """Return the words for the release of hooks, compared with this one: "an older release, 0.1.0"."""
+    if not release:
+        return "an unknown release"
+    there, here = (tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (release, __version__))
+    kind = "an older" if there < here else "a newer" if there > here else "another build of this"
+    return f"{kind} release, {release}"
 
 
 def list_node_hooks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from slurmwrap.install.install_target import CONF_PLACES, find_account, read_sys
 from slurmwrap.install.manifest import INSTALLED, Manifest, digest, read_manifest, write_manifest
 from slurmwrap.install.plan_installation import InstallationPlan, make_config_text, make_plan, read_conf
 from slurmwrap.install.safe_files import FileTree
+from slurmwrap.install.slurm_conf import list_other_controllers
 from slurmwrap.install.systemd_units import PATH as SERVICE_PATH
 from slurmwrap.model import hostlist
 from slurmwrap.model.cluster import Node
@@ -30,10 +32,13 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
 from slurmwrap.slurm.scontrol_parser import parse_release
 from slurmwrap.store.database import Database
+from slurmwrap.store.reconciler_host import VALID_S, read_reconciler_host
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
 NONE, ALL = "none", "all"
 SETTLE_S = 30.0
+# Where a configless slurmd keeps slurm.conf: in its SlurmdSpoolDir, and a link to it (configless_slurm.html of Slurm).
+CACHE, RUN_CONF = "conf-cache", Path("/run/slurm/conf")
 RESTART = (
     "restart slurmctld once (systemctl restart slurmctld): before 23.11 it accepts an EpilogSlurmctld only if one was "
     "set when it started. Jobs continue to run meanwhile. Until then, only array ids and names are not recorded"
@@ -85,10 +90,36 @@ def make(
     context = replace(context, system=replace(context.system, tree=tree))
     found = (tree.root / wanted.command.lstrip("/")).exists()
     here, of = context.system.here, _release(release)
-    return context, make_plan(wanted, tree, context.manifest, of, command_found=found, here=here)
+    plan = make_plan(wanted, tree, context.manifest, of, command_found=found, here=here)
+    other = find_other_reconciler(context.system, wanted.published, wanted.slurm_user) if wanted.units else ""
+    if other:
+        text = f"The reconciler of this site runs on {other}: the one of this host would refuse to start."
+        plan = replace(plan, remarks=(*plan.remarks, f"{text} Stop it there first."))
+    return context, plan
+
+
+def find_other_reconciler(system: System, published: str, slurm_user: str) -> str:
+    """Return the other host on which the site's reconciler runs, as on a second controller; "" when there is none."""
+    if not system.alive:
+        return ""
+    host, at = read_reconciler_host(Path(published), {0, find_account(system.tree, slurm_user).uid})
+    elsewhere = host and list_other_controllers((host,), system.here) and abs(time.time() - at) < VALID_S
+    return host if elsewhere else ""
 
 
 def _conf(context: InstallContext, named: Path | None) -> Path:
+    """Return the path of slurm.conf. Raise UsageError when none is found, or only a configless node's copy of it."""
+    path = _find_conf(context, named)
+    if context.system.tree.real(path).parent.name == CACHE or path.parent == RUN_CONF:
+        raise UsageError(
+            f"{path} is the copy that Slurm keeps on a configless node",
+            hint="Run this on the controller, whose slurm.conf Slurm sends to the nodes: `scontrol show config | grep "
+            "SLURM_CONF` names it.",
+        )
+    return path
+
+
+def _find_conf(context: InstallContext, named: Path | None) -> Path:
     if named is not None:
         return named
     if context.manifest is not None:

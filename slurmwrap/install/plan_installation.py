@@ -6,6 +6,7 @@ import fnmatch
 import json
 import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,7 @@ def make_plan(
     conflicts = (*together.conflicts, *_remark_on_filter(target, manifest, main), *wrong)
     hosts = slurm_conf.list_controller_hosts(settings)
     remarks = [*together.remarks, *_remark_on_config(target, tree, items)]
+    remarks += _remark_on_configless(settings, together.edits, str(main))
     remarks += [text for text in (slurm_conf.explain_no_controller(hosts, here),) if text]
     if not command_found and target.units:
         remarks.append(f"There is no {target.command} here; the services start it.")
@@ -364,6 +366,19 @@ def _remark_on_filter(target: InstallTarget, manifest: Manifest | None, main: Pa
         f"--cli-filter on: Slurm refuses every sbatch and srun on a host without {main.parent / 'cli_filter.lua'}. "
         "First install with --cli-filter files, bring that file to every login node, then --cli-filter on"
     ]
+
+
+def _remark_on_configless(settings: Iterable[SlurmConfSetting], edits: Iterable[Edit], main: str) -> tuple[str, ...]:
+    """Return a remark for each included file that is edited and that configless nodes may not get."""
+    parameters = [one.value.lower() for one in slurm_conf.named(settings, "SlurmctldParameters")]
+    if not any("enable_configless" in value.split(",") for value in parameters):
+        return ()
+    return tuple(
+        f"{edit.file}: Slurm sends it to configless nodes only if its Include line has no path and it is beside "
+        f"slurm.conf. `slurmwrap hooks check --nodes all` shows whether the nodes have the lines."
+        for edit in edits
+        if edit.file != main
+    )
 
 
 def _is_adoptable(item: Item, there: bytes) -> bool:

@@ -268,10 +268,13 @@ def device_and_inode(path):
 
 
 def _detach_from_slurmd():
-    """Close all descriptors inherited from slurmd, and run at a lower priority than the job's processes."""
+    """Close all descriptors inherited from slurmd, and run at a lower priority than the job's processes.
+
+    Descriptor 3 stays: it is the zipapp (prolog/node_hook.sh), from which modules may still be loaded.
+    """
     null = os.open("/dev/null", os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
-    os.closerange(3, 1024)
+    os.closerange(4, 1024)
     os.chdir("/")
     os.nice(10)

@@ -6,11 +6,12 @@ import os
 import sqlite3
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
+from slurmwrap.errors import StoreError
 from slurmwrap.protocols import Clock
-from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
+from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, OLD_NAMES_MARK, VERSION, rename_old_names
 from slurmwrap.store.sqlite_connection import connect, select_journal_mode
 
 BUSY_S = 5.0
@@ -80,14 +81,42 @@ def _put_in_place(temporary: Path, path: Path) -> None:
         temporary.replace(path)
 
 
+def _run_steps(connection: sqlite3.Connection, done: int) -> None:
+    for step in MIGRATIONS[done:]:
+        for statement in step():
+            connection.execute(statement)
+
+
+def _require_columns(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreError when a migrated database lacks a column of a new one: a version between releases wrote it."""
+    with closing(sqlite3.connect(":memory:")) as new:
+        _run_steps(new, 0)
+        wanted = _list_columns(new)
+    missing = sorted(wanted - _list_columns(connection))
+    if missing:
+        raise StoreError(
+            f"{path} cannot be migrated: it lacks {', '.join(missing[:3])}; a version between two releases wrote it",
+            hint="nothing in it was changed: use the version that wrote it, or move the file away to start a new one",
+        )
+
+
+def _list_columns(connection: sqlite3.Connection) -> set[str]:
+    sql = "SELECT t.name || '.' || c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+    return {name for (name,) in connection.execute(sql)}
+
+
 def migrate(connection: sqlite3.Connection, path: Path, clock: Clock | None) -> None:
     """Run all missing steps in one transaction. The version is read again inside it, after waiting for writers."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         done = connection.execute("PRAGMA user_version").fetchone()[0]
-        for step in MIGRATIONS[done:]:
-            for statement in step():
+        if done and connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [OLD_NAMES_MARK]).fetchone():
+            triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+            for statement in rename_old_names(name for (name,) in triggers):
                 connection.execute(statement)
+        _run_steps(connection, done)
+        if done:
+            _require_columns(connection, path)
         at = clock.now() if clock else time.time()
         for version in range(done + 1, VERSION + 1):
             connection.execute("INSERT OR IGNORE INTO migrations VALUES (?, ?)", [version, at])

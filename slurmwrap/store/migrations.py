@@ -6,8 +6,9 @@ opened, all missing steps run in one transaction: it has its old version or the 
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -158,6 +159,31 @@ CREATE INDEX loss_curves_by_end ON loss_curves (end_time);
 def add_running_jobs() -> tuple[str, ...]:
     """Return the statements that add the tables of what is seen of jobs while they run (model/running_job.py)."""
     return tuple(split_statements(_RUNNING_JOBS))
+
+
+# Tables and columns that schema 1 named otherwise before 24 November 2026: (old, new).
+_OLD_TABLES = (("set_aside", "rejected_entries"), ("ledger_resets", "budget_resets"))
+_OLD_COLUMNS = (
+    ("runs", "aside", "excluded"),
+    ("runs", "again", "is_rerun"),
+    ("actions", "because", "reason"),
+    ("submissions", "lot", "holdout_group"),
+)
+OLD_NAMES_MARK = "set_aside"
+
+
+def rename_old_names(triggers: Iterable[str]) -> tuple[str, ...]:
+    """Return the statements that give a database of schema 1 with the old names (OLD_NAMES_MARK) its present names.
+
+    `triggers`: the names of its triggers. Indexes and triggers are made again, as baseline.sql has them.
+    """
+    return (
+        *(f'DROP TRIGGER "{name}"' for name in triggers),
+        "DROP INDEX submissions_in_lot",
+        *(f"ALTER TABLE {old} RENAME TO {new}" for old, new in _OLD_TABLES),
+        *(f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for table, old, new in _OLD_COLUMNS),
+        *(one for one in read_baseline() if re.search("(?m)^CREATE (TRIGGER|INDEX submissions_in_holdout) ", one)),
+    )
 
 
 # Step N (from 1) migrates a database from version N-1 to version N. A released step is never changed: append a new

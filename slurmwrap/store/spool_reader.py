@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Parsing of spool files (JSON) and of the shim's records of EpilogSlurmctld into observations.
 _MAX_LEVELS, _TOO_DEEP = 64, "it nests too deeply"
+_CONTEXTS = frozenset(one.value for one in Context)
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
 
@@ -57,8 +58,10 @@ def parse(payload: bytes) -> Observation:
 
 
 def _check_observation(plain: Any) -> Observation:
-    if type(plain) is not dict or plain["version"] != VERSION:
-        raise ValueError("unknown version")
+    if type(plain) is not dict:
+        raise ValueError("no JSON object")
+    if plain["version"] != VERSION:
+        raise ValueError("unknown version: another slurmwrap sends it")
     if not _NONCE.match(plain["nonce"]):
         raise ValueError("no nonce")
     if type(plain["job_id"]) is not int or not 0 < plain["job_id"] < 1 << 32:
@@ -69,6 +72,8 @@ def _check_observation(plain: Any) -> Observation:
         raise ValueError("facts, cluster or node is of another kind")
     if _is_nested_deeper(plain["facts"], _MAX_LEVELS):
         raise UntrustedRecord(_TOO_DEEP)
+    if plain["context"] not in _CONTEXTS:
+        raise ValueError(f"context '{plain['context']}' is unknown: a newer slurmwrap sends it")
     return Observation(
         nonce=plain["nonce"],
         cluster=plain["cluster"],

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import pwd
 import tarfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from images import SLURM_CONF, install, make_plan, read_context, seen, uninstall
@@ -13,14 +18,16 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install import check_installation as checking
 from slurmwrap.install.copy_to_nodes import make_bundle
 from slurmwrap.install.install_output import diff, plan_json, plan_text
-from slurmwrap.install.install_workflow import make_controller_payload
+from slurmwrap.install.install_workflow import find_other_reconciler, make_controller_payload
 from slurmwrap.install.manifest import FILE
+from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import (
     explain_no_controller,
     list_controller_hosts,
     list_other_controllers,
     settings_of,
 )
+from slurmwrap.store.reconciler_host import FILE as FILE_OF_HOST
 
 TWO_CONTROLLERS = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"
 
@@ -104,3 +111,15 @@ def check_slurm_conf(image: Path) -> list[str]:
     assert context.manifest is not None
     checks = checking.check(context.manifest, make_plan(image)[0].system, dict)
     return [one.state for one in checks if one.what == "slurm.conf"]
+
+
+def test_a_reconciler_on_another_host_is_found_while_it_makes_passes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    system = SimpleNamespace(alive=True, here="ctl0.example.org", tree=FileTree(root=Path("/"), trusted=frozenset({0})))
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    found = []
+    for host, age in (("ctl1", 10), ("ctl0", 10), ("ctl1", 1000)):
+        (tmp_path / FILE_OF_HOST).write_text(json.dumps({"host": host, "at": time.time() - age}))
+        (tmp_path / FILE_OF_HOST).chmod(0o644)
+        found.append(find_other_reconciler(system, str(tmp_path), me))  # type: ignore[arg-type]
+    assert found == ["ctl1", "", ""]

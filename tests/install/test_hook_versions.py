@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
+from slurmwrap import __version__
 from slurmwrap.install.hook_versions import (
     OTHER,
     SAME,
     SILENT,
     UNSAID,
     NodeHooks,
+    explain_other_release,
     list_node_hooks,
     read_checksum,
     select_newest,
 )
 from slurmwrap.model.observation import Context, Observation
+from slurmwrap.node_hooks import checksum
 from slurmwrap.node_hooks.checksum import FILES
 from slurmwrap.store.database import Database
 
@@ -59,3 +64,25 @@ def test_the_checksum_covers_all_files_and_is_empty_if_one_is_missing(tmp_path: 
     assert len(whole) == 8 and read_checksum(tmp_path) not in ("", whole)
     (tmp_path / "prolog").unlink()
     assert read_checksum(tmp_path) == ""
+
+
+def make_zipapp(**changed: bytes) -> bytes:
+    packed = io.BytesIO()
+    sources = {path.name: path.read_bytes() for path in Path(checksum.__file__).parent.glob("*.py")}
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in {**sources, **{f"{name}.py": text for name, text in changed.items()}}.items():
+            archive.writestr(f"node_hooks/{name}", content)
+    return packed.getvalue()
+
+
+def test_hooks_of_another_release_are_named_with_it() -> None:
+    settings = b'{"release": "%s"}'
+    other = make_zipapp(epilog=b"pass")
+    texts = {release: explain_other_release(other, settings % release) for release in (b"0.0.9", b"99.1", b"")}
+    assert explain_other_release(make_zipapp(), settings % b"0.0.9") == ""
+    assert texts == {
+        b"0.0.9": f"hooks of an older release, 0.0.9; this is {__version__}",
+        b"99.1": f"hooks of a newer release, 99.1; this is {__version__}",
+        b"": f"hooks of an unknown release; this is {__version__}",
+    }
+    assert explain_other_release(b"no zip", b"{}") == "the hooks cannot be read"

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,8 @@ from pathlib import Path
 import pytest
 from hook_site import Site, epilog_facts, give, run_hooks
 from waiting import allow, wait_until
+
+from slurmwrap.model.observation import Observation
 
 
 def read_failures(site: Site) -> str:
@@ -122,6 +125,35 @@ def test_a_python_that_crashes_at_its_start_is_recorded_on_the_node(site: Site, 
         replace(shim)
         site.hook(shim)
         assert "python ended with" in read_failures(site)
+
+
+def test_a_hook_reads_one_zipapp_to_its_end_if_an_upgrade_replaces_it_meanwhile(site: Site) -> None:
+    """Python keeps the table of contents of the zipapp that it opened, and reads each module from the path."""
+    site.prolog()
+    site.arrived()
+    settings, zipapp = site.files.zipapp.with_name("hooks.json"), site.files.zipapp
+    content = settings.read_bytes()
+    settings.unlink()
+    os.mkfifo(settings)  # the hook waits here, with its first modules loaded
+    upgraded = zipapp.with_name("upgraded")
+    with zipfile.ZipFile(zipapp) as old, zipfile.ZipFile(upgraded, "w") as new:
+        new.writestr("node_hooks/added.py", "#" * 5000)
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+
+    def feed() -> None:
+        with settings.open("wb") as fifo:
+            upgraded.replace(zipapp)
+            settings.unlink()
+            settings.write_bytes(content)
+            fifo.write(content)
+
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    site.epilog()
+    thread.join(allow(10))
+    (found,) = site.arrived()
+    assert isinstance(found, Observation) and found.context.value == "epilog"
 
 
 def test_a_python_that_ignores_every_signal_is_killed_at_the_deadline(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The installable packages: wheel and sdist by pip, pipx and uv, and the Debian package (make packages).
+"""The installable packages: wheel and sdist by pip, pipx and uv, the Debian package and the RPM (make packages).
 
 All are built from this checkout and installed in a clean environment; libraries come from the package index.
 """
@@ -116,6 +116,49 @@ def test_the_debian_package_works_in_a_clean_debian(suite: str, built: Path) -> 
     """.ci/debian/check installs the package, submits jobs on that Debian's Slurm, and removes it completely."""
     done = subprocess.run([ROOT / ".ci" / "package", "try", suite], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["check: passed"]), done.stdout + done.stderr
+
+
+@pytest.fixture
+def rpm(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The RPM, for the Python of Debian 12; the one for RHEL differs in this name alone."""
+    if not shutil.which("rpmbuild"):
+        pytest.skip("apt-get install rpm")
+    monkeypatch.setenv("RPM_PYTHON", "3.11")
+    done = subprocess.run([ROOT / ".ci" / "package", "rpm"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = built.glob("*.rpm")
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a clean Debian is made by root")
+def test_the_rpm_works_in_a_clean_debian(rpm: Path) -> None:
+    """No RHEL can be had here: Debian's rpm installs it with its scriptlets, on Debian's Python (.ci/debian/check)."""
+    done = subprocess.run([ROOT / ".ci" / "package", "try", "bookworm", "rpm"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["check: passed"]), done.stdout + done.stderr
+
+
+def test_the_rpm_is_roots_and_names_its_python_and_bundled_libraries(rpm: Path) -> None:
+    def query(*options: str) -> list[str]:
+        return subprocess.run(["rpm", "-qp", *options, rpm], capture_output=True, text=True, check=True).stdout.split(
+            "\n"
+        )
+
+    rows = [line.split(None, 4)[:4] for line in query("-lv") if line]
+    assert {(row[2], row[3]) for row in rows} == {("root", "root")}
+    assert {row[0] for row in rows} == {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x", "lrwxrwxrwx"}
+    assert query("--configfiles") == [""]  # an administrator's first step is `slurmwrap hooks plan`
+    assert "/usr/bin/python3.11" in query("--requires")
+    wanted = [line for name in ("debian", "rpm") for line in (ROOT / ".ci" / name / "bundled.txt").read_text().split()]
+    bundled = [line for line in query("--provides") if line.startswith("bundled(")]
+    assert len(bundled) == sum("==" in word for word in wanted)
+
+
+def test_rpmlint_reports_no_fault(rpm: Path) -> None:
+    """.ci/rpm/rpmlint.toml names what stays, with the reasons."""
+    rpmlint = shutil.which("rpmlint")
+    assert rpmlint, "apt-get install rpmlint"
+    done = subprocess.run([rpmlint, "-c", ROOT / ".ci/rpm/rpmlint.toml", rpm], capture_output=True, text=True)
+    assert done.returncode == 0 and " 0 errors, 0 warnings" in done.stdout, done.stdout
 
 
 def test_lintian_reports_no_fault(built: Path) -> None:

@@ -126,7 +126,7 @@ def test_root_gets_the_checks_of_the_whole_site(own_lab: Lab) -> None:
     code, found = run_doctor(own_lab, None)
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     skipped = {name for name, one in found.items() if one["state"] == "skip"}
-    assert skipped - {"PySlurm", "NVML", "units", "completion"} == {"mail", "metrics", "notify"}
+    assert skipped - {"PySlurm", "NVML", "units", "completion"} == {"controllers", "mail", "metrics", "notify"}
     assert code == 0
     assert found["hooks"]["text"] == f"Prolog, Epilog, EpilogSlurmctld: {own_lab.dir}/hooks"
     assert found["hooks on nodes"]["text"].startswith("2 of the 4 nodes that are up sent records in 7 days; ")

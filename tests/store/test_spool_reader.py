@@ -112,7 +112,7 @@ def make_payload(**changed: object) -> bytes:
         (serialize(replace(NODE, context=Context.SLURM)), "context slurm does not arrive here"),
         (serialize(replace(NODE, context=Context.EPILOG_SLURMCTLD)), "context epilog_slurmctld does not arrive here"),
         (b"", "it is not an observation"),
-        (b"[]", "it is not an observation: unknown version"),
+        (b"[]", "it is not an observation: no JSON object"),
         (b"{}", "it is not an observation"),
         (b"\xff\xfe", "it is not an observation"),
         (b"[" * 100000, "it nests too deeply"),

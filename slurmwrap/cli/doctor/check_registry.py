@@ -155,6 +155,13 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
         "Start the reconciler; its log names its errors.",
     ),
     _make_check_spec(
+        "controllers", SITE, node_checks.check_controllers,
+        f"""On a cluster with backup controllers: whether all jobs of the last {node_checks.WINDOW_D} days have the
+        record of EpilogSlurmctld, which the active controller writes to its own disk.""",
+        """Install the hooks on the backup, and let both controllers write to one shared directory: docs/install.md,
+        Backup controllers.""",
+    ),
+    _make_check_spec(
         "rejected", SITE, node_checks.check_rejected_records,
         f"Records of the last {node_checks.WINDOW_D} days that were rejected, with their owners and the reasons.",
         """They are in `rejected` of the spool. If the reason is the address: munged's --origin must be the address that

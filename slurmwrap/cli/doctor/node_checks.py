@@ -14,7 +14,15 @@ from typing import Any
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, fold_nodes
 from slurmwrap.cli.doctor.database_checks import explain_unreadable_path
 from slurmwrap.cli.doctor.slurm_checks import find_hooks_directory
-from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, list_node_hooks, read_checksum
+from slurmwrap.install.hook_versions import (
+    OTHER,
+    SILENT,
+    UNSAID,
+    NodeHooks,
+    describe_release,
+    list_node_hooks,
+    read_checksum,
+)
 from slurmwrap.store.database import Database
 from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
@@ -43,7 +51,7 @@ def check_hooks_on_nodes(context: CheckContext) -> CheckResult:
     directory = find_hooks_directory(context)
     expected = read_checksum(directory) if directory else ""
     rows = [
-        (one.node, _FAULT_TEXTS[one.state])
+        (one.node, _describe_fault(one))
         for one in list_node_hooks(names, seen, expected)
         if _is_faulty(one, ran, expected)
     ]
@@ -64,6 +72,11 @@ _FAULT_TEXTS = {
     OTHER: "other hooks than the controller's: `slurmwrap hooks install --nodes` updates them",
     UNSAID: "hooks of an older release, which do not report their version",
 }
+
+
+def _describe_fault(one: NodeHooks) -> str:
+    other = f" ({describe_release(one.release)})" if one.state == OTHER and one.release else ""
+    return _FAULT_TEXTS[one.state] + other
 
 
 def _is_faulty(one: NodeHooks, ran: set[str], expected: str) -> bool:
@@ -136,6 +149,27 @@ def check_rejected_records(context: CheckContext) -> CheckResult:
     return CheckResult(name="rejected", state=WARN, text=text, hint=hint, details=reasons)
 
 
+def check_controllers(context: CheckContext) -> CheckResult:
+    """Check, on a cluster with backup controllers, for jobs whose end no EpilogSlurmctld recorded where it is read."""
+    hosts = [host.partition("(")[0] for host in context.setting("SlurmctldHost").split(",") if host]
+    if len(hosts) < 2:
+        return CheckResult(name="controllers", state=SKIP, text="there is no backup controller")
+    path = _find_database(context)
+    if isinstance(path, _Skipped):
+        return path.named("controllers")
+    values = {"since": context.now - WINDOW_D * 86400, "until": context.now - _RECORD_DELAY_S, "jobs": _NEWEST_JOBS}
+    ((jobs, missing),) = _read_rows(path, _WITHOUT_CONTROLLER, values)
+    names = ", ".join(hosts)
+    if missing:
+        hint = (
+            "They ended while a backup was the controller, whose records lie on its own disk, or EpilogSlurmctld is "
+            "missing there: docs/install.md, Backup controllers. Array ids and names are unknown for these jobs."
+        )
+        text = f"{names}: {missing} of {jobs} jobs have no record of EpilogSlurmctld"
+        return CheckResult(name="controllers", state=WARN, text=text, hint=hint)
+    return CheckResult(name="controllers", state=OK, text=f"{names}: all {jobs} jobs have a record of EpilogSlurmctld")
+
+
 class _Skipped(str):
     """The reason why there is no database to check."""
 
@@ -178,6 +212,11 @@ _DELAYS = f"""SELECT o.node, min(o.at - a.start_time), count(*) FROM observation
 JOIN attempts a ON a.cluster = o.cluster AND a.job_id = o.job_id
 WHERE o.context = 'prolog' AND o.at >= :since AND +o.job_id > {_NEWEST} AND abs(o.at - a.start_time) < :near
 GROUP BY o.node"""
+# The plus keeps SQLite from using the index by time for each job.
+_WITHOUT_CONTROLLER = f"""SELECT count(*), coalesce(sum(NOT EXISTS (SELECT 1 FROM observations c
+WHERE c.cluster = o.cluster AND c.job_id = o.job_id AND +c.context = 'epilog_slurmctld')), 0)
+FROM (SELECT DISTINCT cluster, job_id FROM observations
+    WHERE context = 'epilog' AND at BETWEEN :since AND :until AND +job_id > {_NEWEST}) o"""
 # In a query with max(at), SQLite takes the other columns from the row with the greatest `at`.
 _GPU_ERRORS = f"""SELECT node, json_extract(facts, '$.gpu_error'), max(at) FROM observations
 WHERE context = 'epilog' AND at >= :since AND job_id > {_NEWEST}

@@ -13,7 +13,7 @@ from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, UNKNOWN, WARN, Ch
 from slurmwrap.errors import BadCredential, NoSlurmConf, SlurmError, SlurmwrapError, StoreError
 from slurmwrap.host import munge
 from slurmwrap.host.run_command import run
-from slurmwrap.install.hook_versions import read_checksum
+from slurmwrap.install.hook_versions import OTHER_RELEASE_HINT, explain_other_release, read_checksum
 from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.slurm.commands import CONF_PLACES
 from slurmwrap.slurm.find_sbatch import find_sbatch
@@ -216,6 +216,10 @@ def _check_hook_files(context: CheckContext) -> CheckResult:
         return CheckResult(
             name="hooks", state=FAIL, text=f"{directory}: files are missing or cannot be read", hint=hint
         )
+    if directory is not None:
+        text = explain_other_release(*((directory / name).read_bytes() for name in ("node_hooks.pyz", "hooks.json")))
+        if text:
+            return CheckResult(name="hooks", state=WARN, text=f"{directory}: {text}", hint=OTHER_RELEASE_HINT)
     return CheckResult(name="hooks", state=OK, text=f"{', '.join(_HOOKS)}: {directory or 'named; not on this host'}")
 
 

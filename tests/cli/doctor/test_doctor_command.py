@@ -48,6 +48,7 @@ from slurmwrap.config.load_config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
 from slurmwrap.host.journal import SOCKET
 from slurmwrap.install.service_watchdog import MEMORY
+from slurmwrap.model.observation import Context, Observation
 from slurmwrap.report.job_report.job_report_text import plain
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
@@ -331,6 +332,28 @@ def test_a_missing_site_database_is_skipped_as_not_on_this_host(tmp_path: Path) 
     missing = make_context(site=SiteSection(state_dir=str(tmp_path / "missing")))
     assert database_checks.check_site_database(missing).text.startswith(f"there is no {tmp_path}/missing here")
     assert site_checks.check_night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
+
+
+def test_jobs_that_ended_under_a_backup_controller_are_counted(tmp_path: Path) -> None:
+    now = time.time()
+    with Database.open(tmp_path / "site.db") as store:
+        for number, (job, context) in enumerate([(1, "epilog"), (1, "epilog_slurmctld"), (2, "epilog"), (2, "epilog")]):
+            store.ingest(
+                Observation(nonce=f"{number:032}", cluster="lab", job_id=job, context=Context(context), at=now - 100.0)
+            )
+        values = {"since": 0.0, "until": now, "jobs": 20_000}
+        plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {node_checks._WITHOUT_CONTROLLER}", values)]
+    assert [line for line in plan if " c " in line] == [
+        "SEARCH c USING INDEX observations_by_job (cluster=? AND job_id=?)"
+    ]
+    context = make_context(site=SiteSection(state_dir=str(tmp_path)))
+    found = []
+    for hosts in ("ctl0(10.0.0.1)", "ctl0(10.0.0.1),ctl1"):
+        vars(context)["slurm"] = {"SlurmctldHost": hosts}
+        check = node_checks.check_controllers(context)
+        found.append((check.state, check.text))
+    text = "ctl0, ctl1: 1 of 2 jobs have no record of EpilogSlurmctld"
+    assert found == [(SKIP, "there is no backup controller"), (WARN, text)]
 
 
 def test_the_delay_query_searches_attempts_by_the_primary_key(tmp_path: Path) -> None:
