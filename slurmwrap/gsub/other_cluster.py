@@ -19,7 +19,7 @@ from slurmwrap.console import Console
 from slurmwrap.digest import sha256_hex
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
-from slurmwrap.gsub.send import make_submitted_call
+from slurmwrap.gsub.sbatch_call import make_submitted_call
 from slurmwrap.gsub.submission_records import leave_submission
 from slurmwrap.model.submission import Submission
 from slurmwrap.protocols import SbatchCall

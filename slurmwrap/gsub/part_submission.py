@@ -15,7 +15,7 @@ from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.pack_submission import write_part_script
-from slurmwrap.gsub.send import (
+from slurmwrap.gsub.sbatch_call import (
     WITH_TRIAL,
     call_sbatch,
     make_gate,

@@ -17,7 +17,7 @@ from slurmwrap import package_files
 from slurmwrap.errors import SlurmError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.gsub.prepare import make_static_verdict
-from slurmwrap.gsub.send import make_sbatch_call
+from slurmwrap.gsub.sbatch_call import make_sbatch_call
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, TrialJob
 from slurmwrap.gsub.verdict_output import make_unproven_verdict
 from slurmwrap.gsub.waiting_job import list_expected_start_times, make_job_identity

@@ -20,7 +20,8 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.gsub.prepare import describe, prepare
-from slurmwrap.gsub.send import WITH_TRIAL, send
+from slurmwrap.gsub.sbatch_call import WITH_TRIAL
+from slurmwrap.gsub.send import send
 from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext, get_last_line
 from slurmwrap.gsub.user_state import UserStateStore, touch
 from slurmwrap.host.system_clock import SystemClock

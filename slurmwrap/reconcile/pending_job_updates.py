@@ -402,7 +402,7 @@ def mark_done(
     (this_pass.summary.given_up if error else this_pass.summary.applied).append(done)
 
 
-# A begin time this far after the submission was set by gsub for --prerun=gate (gsub/send.py: one year).
+# A begin time this far after the submission was set by gsub for --prerun=gate (gsub/sbatch_call.py: one year).
 _FAR_S = 180 * 86400
 # Seconds after its end during which a pre-run may still report.
 _SETTLE_S = 60

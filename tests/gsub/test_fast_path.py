@@ -91,7 +91,7 @@ PLANNING_MODULES = {
     "store": {"prerun_registry", "site_switch", "spool_writer", "serialize", "user_state_files"},
     "gsub": {
         *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "refusals", "prepare"),
-        *("process_env", "send", "submission_records", "submit", "submit_context", "time_request"),
+        *("process_env", "sbatch_call", "send", "submission_records", "submit", "submit_context", "time_request"),
         "user_state",
     },
 }

@@ -18,7 +18,8 @@ from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
 from slurmwrap.gsub.planning_inputs import read_planning_facts
 from slurmwrap.gsub.prepare import find_free_gpus, prepare
 from slurmwrap.gsub.prerun_sharing import release_all_orphans as look_after
-from slurmwrap.gsub.send import make_sbatch_call, send
+from slurmwrap.gsub.sbatch_call import make_sbatch_call
+from slurmwrap.gsub.send import send
 from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext, SubmitResult, TrialJob
 from slurmwrap.gsub.waiting_job import JobIdentity, list_expected_start_times
 from slurmwrap.model.cluster import Node, NodeLoad, Partition, Snapshot
