@@ -31,6 +31,7 @@ from slurmwrap.report.report_inputs import (
     RequestedAndUsed,
     RetriedRun,
     RunGroup,
+    StayingRun,
     TimeAskedFor,
     TrainedRuns,
 )
@@ -49,6 +50,7 @@ RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _ACTIONS_PER_RULE = 100
 
 SwitchOf = Callable[[], Mapping[str, str]]
+CountGpus = Callable[[], int | None]
 
 
 def read(
@@ -58,9 +60,13 @@ def read(
     *,
     site: bool,
     switch_of: SwitchOf,
+    count_gpus: CountGpus = lambda: None,
     notes: Sequence[str] = (),
 ) -> Figures:
-    """Return all figures. `site`: include the assessment of nodes. Raises StoreError."""
+    """Return all figures. `site`: include the assessment of nodes, and the comparison of users. Raises StoreError.
+
+    `count_gpus`: GPUs of the cluster as Slurm reports them; None: it does not answer.
+    """
     period = reader.period
     since, until = period.since, period.until
     recent, detail = max(since, until - RECENT_S), max(since, until - DETAIL_S)
@@ -118,6 +124,7 @@ def read(
     # In the records of one user the neighbours are missing.
     with_neighbours = measured_runs and site and not restricted
     gpu_runs = reader.ask(sql.GPU_RUNS, "a", detail=detail, least=LEAST_S) if with_neighbours else None
+    staying = _read_staying_runs(reader, recent) if site and not restricted else ()
     return Figures(
         since=since,
         until=until,
@@ -190,9 +197,30 @@ def read(
         found_early=[_make_found_run(row) for row in (found_early.result() if found_early else ())],
         spread=runs,
         gpu_runs=[rows_as.make_gpu_run(row) for row in (gpu_runs.result() if gpu_runs else ())],
+        staying=staying,
+        staying_since=recent,
+        total_gpus=count_gpus() if staying else None,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
     )
+
+
+def _read_staying_runs(reader: ReportReader, since: float) -> Sequence[StayingRun]:
+    """Return the runs that were there since `since`, and in the week before it: their users shared the cluster."""
+    before, until, names = since - RECENT_S, reader.period.until, reader.names
+    ended = reader.ask(sql.STAYING, "r", before=before)
+    present = (reader.ask(sql.STAYING_NOW, "a"), reader.ask(sql.STAYING_WAITING, "d", before=before))
+    return [
+        *(
+            rows_as.make_staying_run(names[cluster], names[user], row, until)
+            for cluster, user, *row in json.loads(ended.result()[0][0])
+        ),
+        *(
+            rows_as.make_staying_run(decode_text(cluster), decode_text(user), row, until)
+            for part in present
+            for cluster, user, *row in part.result()
+        ),
+    ]
 
 
 def _make_found_run(row: Sequence[Any]) -> FoundRun:
@@ -206,13 +234,13 @@ def _list_notes(since: float, recent: float, detail: float, cells: Sequence[RunG
     if detail > since:
         notes.append(
             "Of the newest 28 days alone: inputs, what rules did, locality, pre-runs that missed and false refusals; "
-            "of the newest 7 days: the wait in queues, over-requests, time limits, counted steps, what placement saved "
-            "and how often rules were right."
+            "of the newest 7 days: the wait in queues, fairness, over-requests, time limits, counted steps, what "
+            "placement saved and how often rules were right."
         )
     elif recent > since:
         notes.append(
-            "Of the newest 7 days alone: the wait in queues, over-requests, time limits, counted steps, what placement "
-            "saved, how often rules were right."
+            "Of the newest 7 days alone: the wait in queues, fairness, over-requests, time limits, counted steps, what "
+            "placement saved, how often rules were right."
         )
     if cells and not measured:
         notes.append(

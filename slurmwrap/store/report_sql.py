@@ -357,6 +357,26 @@ FROM attempts a LEFT JOIN runs r ON r.end_time = a.end_time AND r.job_id = a.job
     AND r.submit_time = a.submit_time AND r.cluster = (SELECT id FROM names WHERE name = a.cluster)
 WHERE (a.end_time IS NULL OR a.end_time >= :detail) AND a.start_time < :until AND a.gpus > 0 AND a.nodes <> '[]'{mine}
 """
+# Runs with GPUs that were there from :before to :until: ended (in one JSON list, because single rows would wait for
+# Python's lock), running, and waiting ones of gsub. For each: cluster, user, job_id, submit_time, end, seconds with
+# GPUs, GPUs, whether it is over, whether it failed or was cancelled, whether it is not the job's first.
+STAYING = """
+SELECT json_group_array(json_array(r.cluster, r.user, r.job_id, r.submit_time, r.end_time, r.run_s, r.gpus, 1,
+    r.outcome IN (2, 3), r.is_rerun)) FROM runs r
+WHERE r.end_time >= :before AND r.end_time < :until + 604800 AND r.submit_time < :until AND r.gpus > 0
+    AND r.excluded = 0{mine}
+"""
+STAYING_NOW = """
+SELECT a.cluster, a.user, a.job_id, a.submit_time, :until, max(0, :until - coalesce(a.start_time, :until)), a.gpus, 0,
+    0, a.restarts > 0
+FROM attempts a WHERE a.end_time IS NULL AND a.submit_time < :until AND a.gpus > 0{mine}
+"""
+STAYING_WAITING = """
+SELECT d.cluster, d.user, d.job_id, d.submit_time, d.seen_at, 0, d.gpus, 0, 0, 0
+FROM delays d WHERE d.over = 0 AND d.seen_at >= :before AND d.submit_time < :until AND d.gpus > 0
+    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = d.cluster AND a.job_id = d.job_id
+        AND a.submit_time = d.submit_time){mine}
+"""
 LARGE = f"""
 SELECT (SELECT name FROM names WHERE id = r.cluster), job_id FROM runs r WHERE {_IN_PERIOD} AND gpus > 8
 GROUP BY cluster, job_id ORDER BY sum(gpus * run_s) DESC LIMIT 20
