@@ -11,6 +11,7 @@ from slurmwrap.report.convergence_totals import sum_convergence
 from slurmwrap.report.early_results import count_early_rows, list_early_cases, make_early_agreement
 from slurmwrap.report.fairness_totals import sum_fairness
 from slurmwrap.report.gpu_use_totals import sum_gpu_use
+from slurmwrap.report.move_results import compare_moves
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
@@ -55,6 +56,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
                 out_of_service={one.node for one in figures.removals if not one.ours},
             ),
             *make_early_agreement(early),
+            *compare_moves(figures.spoken, figures.judged),
         ),
         early=early,
         early_jobs=list_early_cases(figures.found_early),

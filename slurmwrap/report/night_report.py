@@ -497,6 +497,7 @@ class MoveTotals:
     advised: int = 0
     gained_gpu_hours: float = 0.0  # GPUs that would have been idle or slow
     lost_gpu_hours: float = 0.0  # work that was done again, and restarts
+    unexpected_gpu_hours: float = 0.0  # of these: of runs that began again from their start, which no move expected
     restarted: int = 0  # runs that began again from their start after a move
 
 

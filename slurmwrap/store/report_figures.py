@@ -14,8 +14,9 @@ from typing import Any
 from slurmwrap.config.load_config import Config
 from slurmwrap.model.decision import BlockedInput, Verb
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.job_run import MOVE_RULE, JobRun
 from slurmwrap.policy.incident import Incident
+from slurmwrap.policy.move_choice import FEEDBACK, FRAGMENTATION
 from slurmwrap.report.failure_counts import NEWEST, ROWS
 from slurmwrap.report.report_inputs import (
     ActionSteps,
@@ -306,10 +307,25 @@ def _read_newest_actions(database: Database, reader: ReportReader, recent: float
     runs = {run.attempt: run for run in _read_runs_of_jobs(database, jobs)}
     runs |= {run.attempt: run for run in database._read(record_rows.ATTEMPTS, *bound(sql.HARDWARE, "r"))}
     runs |= {run.attempt: run for run in stopped}
+    waiting = json.dumps(sorted(_list_waiting_addresses(spoken)))
+    runs |= {run.attempt: run for run in database._read(record_rows.ATTEMPTS, sql.OF_ADDRESSES, [waiting])}
     for node, end in _list_newest_drains(spoken, runs):
         well = database._read(record_rows.ATTEMPTS, sql.WELL, [end, end, f"%{json.dumps(node)}%"])
         runs |= {run.attempt: run for run in well}
     return {"judged": list(runs.values()), "spoken": spoken, "submitted": submitted}
+
+
+def _list_waiting_addresses(spoken: Iterable[Any]) -> set[tuple[str, int, str, str]]:
+    """Return cluster, job id, first and last address of the jobs for which moves made room; "" if it is no array."""
+    found = set()
+    for action in spoken:
+        job_id, array, task = action.value.partition("_")
+        if action.rule == MOVE_RULE and action.key in (FEEDBACK, FRAGMENTATION) and job_id.isdecimal():
+            low = "" if not array else f"{job_id}_" if task.startswith("[") else action.value
+            # "`" comes after "_".
+            high = f"{job_id}`" if low.endswith("_") else low
+            found.add((action.attempt.cluster, int(job_id), low, high))
+    return found
 
 
 def _list_newest_drains(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple[str, float]]:

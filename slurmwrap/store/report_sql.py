@@ -407,7 +407,8 @@ SPOKEN = """
 SELECT * FROM (
     SELECT x.*, row_number() OVER (PARTITION BY rule ORDER BY intended_at DESC) AS number FROM actions x
     WHERE x.intended_at >= :recent AND x.intended_at < :until AND submit_time IS NOT NULL
-    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order', 'limit'){mine}
+    AND (rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order', 'limit')
+        OR rule = 'move' AND verb = 'move'){mine}
 ) WHERE number <= :sample ORDER BY action_id
 """
 STOPPED = """
@@ -429,6 +430,17 @@ _JOBS_GIVEN = (
 OF_JOBS = f"""
 SELECT a.* FROM {_JOBS_GIVEN} JOIN attempts a ON a.cluster = b.cluster AND a.job_id = b.job_id
 ORDER BY a.submit_time, a.cluster, a.job_id
+"""
+# Runs of jobs by address: of a job (its id), or of array tasks (the first and the last address).
+OF_ADDRESSES = """
+WITH wanted AS (
+    SELECT json_extract(value, '$[0]') AS cluster, json_extract(value, '$[1]') AS job_id,
+        json_extract(value, '$[2]') AS low, json_extract(value, '$[3]') AS high FROM json_each(?)
+)
+SELECT a.* FROM wanted w JOIN attempts a ON a.cluster = w.cluster AND a.job_id = w.job_id WHERE w.low = ''
+UNION
+SELECT a.* FROM wanted w CROSS JOIN attempts a INDEXED BY attempts_of_arrays ON a.address <> CAST(a.job_id AS TEXT)
+    AND a.address >= w.low AND a.address <= w.high AND a.cluster = w.cluster WHERE w.low <> ''
 """
 SAME = f"""
 SELECT DISTINCT t.* FROM {_JOBS_GIVEN} JOIN submissions s ON s.cluster = b.cluster AND s.job_id = b.job_id
