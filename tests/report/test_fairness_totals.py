@@ -111,12 +111,20 @@ def test_jobs_that_wait_or_run_count_as_present_and_have_no_rho() -> None:
         attempt=RunKey(cluster="lab", job_id=4, submit_time=SINCE), address="4", user="zoe", gpus=1,
         eligible_at=SINCE, seen_at=SINCE + 100,
     )  # fmt: skip
-    for more, users, unfinished in (((), 2, 0), ((running,), 3, 1)):
+    later = run(5, "kim", 0, 0, UNTIL - SINCE + 50)
+    for more, users, unfinished in (((), 2, 0), ((running,), 3, 1), ((later,), 3, 1)):
         found = report_of(*ended, *more, gpus=4).fairness
         # ada's four GPUs of four take as many times longer as there are users.
         assert ({row.user: row.rho for row in found.worst}["ada"], found.unfinished) == (1 / users, unfinished)
     found = report_of(*ended, running, gpus=4, delays=(waiting,)).fairness
     assert ({row.user: row.rho for row in found.worst}["ada"], found.unfinished, found.jobs) == (1 / 4, 2, 2)
+
+
+def test_users_of_different_clusters_do_not_share_gpus() -> None:
+    there = replace(run(1, "ada", 0, 0, 100, gpus=4), attempt=RunKey(cluster="two", job_id=1, submit_time=SINCE))
+    found = report_of(there, run(1, "eve", 0, 0, 100), run(2, "bob", 0, 100, 200), gpus=99).fairness
+    assert {row.user: row.rho for row in found.worst} == {"ada": 1.0, "eve": 0.5, "bob": pytest.approx(4 / 3)}
+    assert (found.gpus, found.gpus_known) == (5, False)
 
 
 def test_jobs_without_gpus_pre_runs_and_jobs_that_never_started_have_no_rho() -> None:
