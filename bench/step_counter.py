@@ -6,7 +6,7 @@ CPU; the third compares it with a job whose steps alone are counted. The cost of
 The last rows are about the recorder of layers (inject/slurmwrap_model_layers.py), which a pre-run alone has: a model is
 trained in a pre-run with and without it. Its work is done in the first steps; what it adds there is compared with a
 step, and later steps with those of the run without it. "100 small layers" is the worst case, a step of 100 linear
-layers of 16 x 16; the others are models of bench/traffic.
+layers of 16 x 16; MobileNetV2 is that of bench/traffic.
 
 Both variants are measured in turn, so that they run under the same conditions: rounds of SGD.step() in two processes
 that take turns, and starts of `python -c pass`. All figures are CPU time, which is affected least by other programs on
@@ -78,7 +78,7 @@ for line in sys.stdin:
     print((time.thread_time() - began) / int(line), flush=True)
 """
 # Model -> steps of a round.
-MODELS = {"100 small layers": 100, "MobileNetV2": 5, "T5-small": 3}
+MODELS = {"100 small layers": 100, "MobileNetV2": 5}
 # Steps in which the recorder works: it finds the layers, times the second step, and removes its hooks.
 RECORDED = 3
 BUDGET_US, BUDGET_MS = 10.0, 20.0
