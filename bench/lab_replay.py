@@ -61,6 +61,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--labs", type=int, default=4, help="side by side, in a series")
     parser.add_argument("--base-port", type=int, default=22000)
     parser.add_argument("--policy", default="graded", help="tuning.policy of the gsub arm")
+    parser.add_argument("--trace", choices=("tiresias", "philly"), default="", help="with --only locality: this alone")
+    parser.add_argument(
+        "--ahead", action="store_true", help="with --only locality: submit all jobs before the first arrival"
+    )
     parser.add_argument("--jobs", type=int, default=160, help="with --only order, as the following")
     parser.add_argument("--load", type=float, default=1.3, help="GPUs that the jobs need, of those that there are")
     parser.add_argument("--users", type=int, default=1, help="users with gsub, next to two without")

@@ -3,10 +3,15 @@
 In a real job the losses are recorded too: the second row has a backward pass of the smallest graph in each step, on the
 CPU; the third compares it with a job whose steps alone are counted. The cost of a loss on a GPU is not measured here.
 
+The last rows are about the recorder of layers (inject/slurmwrap_model_layers.py), which a pre-run alone has: a model is
+trained in a pre-run with and without it. Its work is done in the first steps; what it adds there is compared with a
+step, and later steps with those of the run without it. "100 small layers" is the worst case, a step of 100 linear
+layers of 16 x 16; MobileNetV2 is that of bench/traffic.
+
 Both variants are measured in turn, so that they run under the same conditions: rounds of SGD.step() in two processes
 that take turns, and starts of `python -c pass`. All figures are CPU time, which is affected least by other programs on
 the machine. Prints minima, medians and ratios of one run; only figures of one run may be compared. Budgets: 10 µs per
-step, 20 ms per start. Needs torch. `make bench` runs this program.
+step, 20 ms per start, 1 % of a step with the recorder of layers. Needs torch. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -44,6 +49,38 @@ for line in sys.stdin:
         step()
     print((time.thread_time() - began) / int(line) * 1e6, flush=True)
 """
+# One process per model and variant: the recorder works once per process. Prints the seconds of each step.
+TRAINER = """
+import sys, time, types
+sys.path.insert(0, sys.argv[1])
+if "without" in sys.argv:
+    sys.modules["slurmwrap_model_layers"] = layers = types.ModuleType("slurmwrap_model_layers")
+    class Nothing:
+        def __init__(self, *_): pass
+        def begin(self, _): pass
+        def step(self, _): pass
+    layers.OF_SLURMWRAP, layers.Layers = True, Nothing
+import torch
+torch.set_num_threads(1)
+if sys.argv[2] == "100 small layers":
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(100)))
+    batch = lambda: torch.randn(2, 16)
+else:
+    from traffic.models import MODELS
+    model, batch = MODELS[sys.argv[2]].make(), MODELS[sys.argv[2]].batch
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for line in sys.stdin:
+    began = time.thread_time()
+    for _ in range(int(line)):
+        model(batch()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print((time.thread_time() - began) / int(line), flush=True)
+"""
+# Model -> steps of a round.
+MODELS = {"100 small layers": 100, "MobileNetV2": 5}
+# Steps in which the recorder works: it finds the layers, times the second step, and removes its hooks.
+RECORDED = 3
 BUDGET_US, BUDGET_MS = 10.0, 20.0
 
 
@@ -94,6 +131,51 @@ def steps(step_dir: str, rounds: int, length: int, *what: str) -> tuple[list[flo
     return found
 
 
+def layers(step_dir: str, model: str, processes: int, rounds: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Return ([without, with] seconds of the first steps, [without, with] seconds of a later step)."""
+    bench = str(Path(__file__).resolve().parent)
+    first, later = [[], []], [[], []]  # type: tuple[list[list[float]], list[list[float]]]
+    for _ in range(processes):
+        pair = [
+            subprocess.Popen(
+                [sys.executable, "-c", TRAINER, bench, model, *more],
+                env=environment(step_dir, prerun=True),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            for more in (["without"], [])
+        ]
+        for number in range(RECORDED + rounds):
+            for process, begin, rest in zip(pair, first, later, strict=True):
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(f"{1 if number < RECORDED else MODELS[model]}\n")
+                took = float(process.stdout.readline())
+                if number == 0:
+                    begin.append(0.0)
+                if number < RECORDED:
+                    begin[-1] += took
+                elif number > RECORDED:  # the first round warms up
+                    rest.append(took)
+        for process in pair:
+            process.communicate()
+    return first, later
+
+
+def report_layers(model: str, first: list[list[float]], later: list[list[float]]) -> None:
+    """Print what the recorder adds once, and to each later step."""
+    once = [statistics.median(first[1]) - statistics.median(first[0]), min(first[1]) - min(first[0])]
+    step, median = min(later[0]), statistics.median(later[0])
+    paired = statistics.median(with_ / without for without, with_ in zip(*later, strict=True))
+    print(
+        f"layers of {model:17} a step without {1e3 * step:8.2f} / {1e3 * median:8.2f} ms (minimum / median)   "
+        f"first {RECORDED} steps: adds {1e3 * once[1]:.1f} / {1e3 * once[0]:.1f} ms, {once[1] / step:.2f} steps   "
+        f"later steps, with / without, median of the rounds: {paired:.4f} (budget 1.01), "
+        f"n = {len(first[0])} processes, {len(later[0])} rounds"
+    )
+
+
 def starts(step_dir: str, rounds: int, prerun: bool) -> tuple[list[float], list[float]]:
     """Return milliseconds per start of Python (without, with)."""
     found: tuple[list[float], list[float]] = ([], [])
@@ -126,9 +208,14 @@ def report(what: str, unit: str, budget: float, without: list[float], with_: lis
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="of steps; starts are four times as many")
+    parser.add_argument("--layers", action="store_true", help="only the recorder of layers")
     parser.add_argument("--steps", type=int, default=2000, help="per round")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as step_dir:
+        for model in MODELS:
+            report_layers(model, *layers(step_dir, model, 5, options.rounds))
+        if options.layers:
+            return 0
         report("SGD.step()", "µs", BUDGET_US, *steps(step_dir, options.rounds, options.steps))
         for what, *kind in (("backward(), SGD.step()", "loss"), ("the same, loss alone", "loss", "counted")):
             report(what, "µs", BUDGET_US, *steps(step_dir, options.rounds, options.steps, *kind))

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+import pwd
+import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from replay.labs import USER, Lab
 from slurmwrap.config.load_config import Tuning
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.store.database import Database
 
 _LEAST_GB = 20.83  # every model of the matrices ran with this memory, even if slowly; more is used as cache
 RUNS = 3  # tuning.runs_before_shrink: complete runs after which memory may go below what was asked for
@@ -33,16 +42,47 @@ def teach(lab: Lab, matrices: Path) -> int:
     return len(_profiles(exported))
 
 
-def teach_skew(lab: Lab, skews: Mapping[str, float]) -> None:
-    """Record models of which complete runs reported only the skew (largest tensor / model size)."""
+def teach_skew(
+    lab: Lab, skews: Mapping[str, float | None], speeds: Callable[[str], list[dict[str, object]]] = lambda key: []
+) -> None:
+    """Record profiles of which complete runs reported only the skew (largest tensor / model size) and these speeds."""
     now = time.time()
     known = [
-        {"key": model, "skew": skew, "runs": RUNS, "confidence": 0.9, "source": "epilog", "measured_at": now}
-        for model, skew in skews.items()
-    ]
+        {
+            "key": key, "skew": skew, "runs": RUNS, "confidence": 0.9, "source": "epilog", "measured_at": now,
+            "speeds": speeds(key),
+        }
+        for key, skew in skews.items()
+    ]  # fmt: skip
     text = json.dumps({"slurmwrap_profiles": 1, "profiles": known})
     lab.user(["slurmwrap", "profile", "import", "-"], stdin=text)
     lab.root(["slurmwrap", "profile", "import", "--site", "--user", USER, "-"], stdin=text)
+
+
+def draw_run_times(jobs: Sequence[SimJob], scale: float, sigma: float) -> dict[SimJob, tuple[float, ...]]:
+    """Return run times of earlier runs of each job, in real seconds; `sigma`: the error, in the logarithm."""
+    dice = random.Random("run times")
+    return {
+        job: tuple(max(1.0, job.work_s / scale * math.exp(dice.gauss(0.0, sigma))) for _ in range(RUNS)) for job in jobs
+    }
+
+
+def teach_run_times(lab: Lab, runs: Mapping[SimJob, Sequence[float]]) -> None:
+    """Store earlier runs in the site's database. Before the reconciler starts, because it publishes them then."""
+    if not runs:
+        return
+    path, uid, now = lab.directory / "state" / "site.db", pwd.getpwnam(USER).pw_uid, int(time.time())
+    cluster = re.search(r"ClusterName\s*=\s*(\S+)", lab.root(["scontrol", "show", "config"]))
+    assert cluster is not None
+    with Database.open(path) as store:
+        for job, times in runs.items():
+            query = RunTimeQuery(
+                user=str(uid), key=f"{job.model or 'unknown'}.{job.number}", gpus=job.gpus, partition="gpu"
+            )
+            for number, run_s in enumerate(times):
+                key = RunKey(cluster=cluster[1], job_id=10**6 + 10 * job.number + number, submit_time=now)
+                sample = RunTimeSample(run_s=run_s)
+                store.save_run_time(RunTimeRecord(attempt=key, uid=uid, end_time=now - 1000, job=query, sample=sample))
 
 
 def _profiles(exported: object) -> list[dict[str, object]]:

@@ -122,11 +122,12 @@ class Wanted:
     settings: Mapping[str, object] = field(default_factory=dict)
     options: Sequence[str] = ()  # further ones of `lab up`
     poll_s: float = 1.0
+    compressed: float = 1.0  # seconds of the trace in one second, for the constants of bench/replay/compressed
 
 
 @contextlib.contextmanager
-def lab(wanted: Wanted) -> Iterator[Lab]:
-    """Start the lab with its reconciler. Both logs are below its directory until it is removed."""
+def lab(wanted: Wanted, prepare: Callable[[Lab], None] = lambda made: None) -> Iterator[Lab]:
+    """Start the lab, call `prepare`, start its reconciler. Both logs are below its directory until it is removed."""
     argv = [
         *("up", "--dir", str(wanted.directory), "--base-port", str(wanted.base_port), "--no-reconcile"),
         *("--nodes", str(wanted.nodes), "--gpus", str(wanted.gpus), "--cpus", str(wanted.cpus)),
@@ -136,6 +137,7 @@ def lab(wanted: Wanted) -> Iterator[Lab]:
     slurmwrap_lab(argv)
     try:
         running = _opened(wanted)
+        prepare(running)
         with _reconciler(running, wanted.poll_s):
             yield running
     finally:
@@ -157,6 +159,9 @@ def _opened(wanted: Wanted) -> Lab:
     environ = {"PATH": path, "LANG": "C.UTF-8", "PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1"}
     for name, value in re.findall(r"^export (SLURM_CONF|SLURMWRAP_CONFIG)=(.*)$", shown, re.MULTILINE):
         environ[name] = shlex.split(value)[0]
+    if wanted.compressed != 1:
+        environ["PYTHONPATH"] = f"{CHECKOUT / 'bench' / 'replay' / 'compressed'}:{CHECKOUT}"
+        environ["REPLAY_SCALE"] = f"{wanted.compressed:g}"
     work = wanted.directory.parent / f"{wanted.directory.name}-work"
     work.mkdir(mode=0o755)
     os.chown(work, pwd.getpwnam(USER).pw_uid, pwd.getpwnam(USER).pw_gid)

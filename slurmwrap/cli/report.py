@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta, tzinfo
+from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,7 @@ from slurmwrap.cli.slurm_lookup import resolve_clusters
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.report.build_report import build
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.job_report.job_report_text import Paint, plain
@@ -67,8 +69,15 @@ def build_report_of_night(
     with garbage_collection_paused(), _open_database(source, period) as (database, reader, known):
         own = split_packed_runs(known, source, config) if known else None
         notes = (*own.notes, *describe_members(own, since, until)) if own else ()
+        snapshot = cache(partial(_read_snapshot, config))
         figures = read(
-            database, reader, config, site=source.site, switch_of=lambda: _read_switches(config), notes=notes
+            database,
+            reader,
+            config,
+            site=source.site,
+            switch_of=lambda: _list_switches(snapshot()),
+            count_gpus=lambda: _count_gpus(snapshot()),
+            notes=notes,
         )
         report = build(figures, config.nodes)
     return make_own_report(report, own.attempts, own.submissions, own.preruns) if own is not None else report
@@ -118,13 +127,22 @@ def open_records_in_memory(records: JobRecords) -> Database:
     return database
 
 
-def _read_switches(config: Config) -> Mapping[str, str]:
-    """Return the lowest-level network domain of each node, from Slurm's present topology; {} if it does not answer."""
+def _read_snapshot(config: Config) -> Snapshot | None:
+    """Return the cluster's present state; None if Slurm does not answer."""
     try:
-        topology = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).snapshot().topology
+        return SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).snapshot()
     except SlurmError:
-        return {}
-    return {node: domain.name for domain in topology.domains if domain.level == 0 for node in domain.nodes}
+        return None
+
+
+def _list_switches(snapshot: Snapshot | None) -> Mapping[str, str]:
+    """Return the lowest-level network domain of each node, from Slurm's present topology; {} if it is not known."""
+    domains = snapshot.topology.domains if snapshot is not None else ()
+    return {node: domain.name for domain in domains if domain.level == 0 for node in domain.nodes}
+
+
+def _count_gpus(snapshot: Snapshot | None) -> int | None:
+    return None if snapshot is None else sum(node.gpus for node in snapshot.nodes)
 
 
 # Where a report goes: a terminal, files, mail. The format is chosen here; the functions are in slurmwrap/report/.

@@ -105,6 +105,7 @@ class JobMove:
     gain_s: float
     cost_s: float
     waiting: str = ""  # the job that starts instead; "" with SLOW
+    waits_s: float = 0.0  # how long that job would wait without the move, as far as it counts in the gain
     avoid: tuple[str, ...] = ()  # nodes that the moved job leaves for good
     one_switch: bool = False  # the moved job is to run below one switch
     gained_gpu_s: float = 0.0  # GPU time that is not wasted: idle GPUs in use, or a faster run
@@ -192,6 +193,7 @@ def _find_feedback(
             occasion=FEEDBACK,
             jobs=tuple(one.job for one in victims),
             waiting=job.job,
+            waits_s=min(job.starts_s, left_s),
             gain_s=saved_s - delay_s * len(victims),
             cost_s=sum(one.cost_s for one in victims),
             lost_gpu_s=_sum_lost(victims),
@@ -256,6 +258,7 @@ def _find_defragmentations(
             occasion=FRAGMENTATION,
             jobs=tuple(one.job for one in jobs),
             waiting=job.job,
+            waits_s=saved_s,
             gain_s=saved_s,
             cost_s=sum(one.cost_s for one in jobs),
             gained_gpu_s=saved_s * job.gpus,

@@ -22,9 +22,10 @@ from slurmwrap.sbatch.move_options import Preemptible, parse_preemptible
 
 # Keys of MOVE besides the occasions of move_choice: the end of a lease, and a run that began again from its start.
 LEASE, RESTARTED = "lease", "restarted"
-# Figures of MOVE: the furthest step of the run, that of its newest checkpoint, and GPU-seconds that the move gains and
-# loses.
+# Figures of MOVE: the furthest step of the run, that of its newest checkpoint, GPU-seconds that the move gains and
+# loses, how long the job that starts instead would wait without it, and what the move costs all moved jobs, in seconds.
 REACHED, SAVED, GAINED, LOST = "reached_step", "saved_step", "gained_gpu_s", "lost_gpu_s"
+WAITS, COST = "waits_s", "cost_s"
 # Value of MOVE for a job that is to run below one switch. Else it is the job that starts instead, or nodes to avoid.
 ONE_SWITCH = "one switch"
 # Beginning of the reason of the decision about a run that was moved.

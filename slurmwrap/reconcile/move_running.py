@@ -32,6 +32,7 @@ from slurmwrap.policy.move_choice import (
     find_successor,
 )
 from slurmwrap.policy.moved_run import (
+    COST,
     GAINED,
     LEASE,
     LOST,
@@ -39,6 +40,7 @@ from slurmwrap.policy.moved_run import (
     REACHED,
     RESTARTED,
     SAVED,
+    WAITS,
     RunMove,
     find_consent,
     find_lost_s,
@@ -275,7 +277,12 @@ def _begin_move(running: Mapping[RunKey, JobRecord], mode: str, this_pass: Recon
         key = by_address[address]
         reason = _format_move_reason(move, slow[address])
         share = 1 / len(move.jobs)
-        figures = ((GAINED, round(move.gained_gpu_s * share)), (LOST, round(move.lost_gpu_s * share)))
+        figures = (
+            (GAINED, round(move.gained_gpu_s * share)),
+            (LOST, round(move.lost_gpu_s * share)),
+            (WAITS, round(move.waits_s)),
+            (COST, round(move.cost_s)),
+        )
         value = ONE_SWITCH if move.one_switch else ",".join(move.avoid) or move.waiting
         action = SlurmAction(verb=Verb.MOVE, target=address, key=move.occasion, value=value, reason=reason)
         _record_begin(key, running[key], action, figures, mode, this_pass)

@@ -44,14 +44,15 @@ def count_moves(moves: Iterable[ActionRecord]) -> MoveTotals:
     for one in done:
         figures.update({name: value for name, value in one.figures if name in (GAINED, LOST)})
     # Work that was done again although the job was expected to continue.
-    lost_s = figures[LOST] + sum(dict(one.figures).get(LOST, 0.0) for one in again)
+    unexpected_s = sum(dict(one.figures).get(LOST, 0.0) for one in again)
     return MoveTotals(
         moved=len(done),
         leases=sum(one.key == LEASE for one in done),
         given_up=sum(one.mode == "act" and bool(one.error) for one in others),
         advised=sum(one.mode == "advise" for one in others),
         gained_gpu_hours=figures[GAINED] / 3600,
-        lost_gpu_hours=lost_s / 3600,
+        lost_gpu_hours=(figures[LOST] + unexpected_s) / 3600,
+        unexpected_gpu_hours=unexpected_s / 3600,
         restarted=len(again),
     )
 

@@ -14,7 +14,7 @@ has happened yet, the case is open and is not counted as right or wrong. A rule'
     order            of the jobs of other classes in the sample, more took longer if their class is later, or shorter if
                      it is earlier (run time x GPUs): agree; fewer: disagree
     block_input      the very same ran again and failed of its input: agree; succeeded with it: disagree
-    early            see early_results.py
+    early, move      see early_results.py and move_results.py
     limit            the run ran longer than the advised time limit: disagree; it succeeded within it: agree;
                      --time-min: it wrote its first checkpoint within it: agree; later, or not before: disagree
 """

@@ -9,7 +9,9 @@ from slurmwrap.report.action_counts import count_moves, count_rule_rows, list_ad
 from slurmwrap.report.agreement import compare_rules_with_outcomes
 from slurmwrap.report.convergence_totals import sum_convergence
 from slurmwrap.report.early_results import count_early_rows, list_early_cases, make_early_agreement
+from slurmwrap.report.fairness_totals import sum_fairness
 from slurmwrap.report.gpu_use_totals import sum_gpu_use
+from slurmwrap.report.move_results import compare_moves
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
@@ -54,6 +56,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
                 out_of_service={one.node for one in figures.removals if not one.ours},
             ),
             *make_early_agreement(early),
+            *compare_moves(figures.spoken, figures.judged),
         ),
         early=early,
         early_jobs=list_early_cases(figures.found_early),
@@ -72,6 +75,13 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
             compute_queueing(figures.delays, since=since, until=until),
             passing=figures.overtaken[0],
             passed=figures.overtaken[1],
+        ),
+        fairness=sum_fairness(
+            figures.staying,
+            since=figures.staying_since,
+            until=until,
+            gpus=figures.total_gpus,
+            details=figures.details,
         ),
         idle=usage_totals.list_idle_rows(figures),
         requests=usage_totals.list_over_requests(figures.asked),

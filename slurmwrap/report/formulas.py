@@ -150,6 +150,12 @@ _TERMS_OF_SECTION = {
         "fair share": "Waiting by priority, limits, or because too few GPUs were free.",
         "fragmentation": "Waiting although enough GPUs were free, but scattered (Jeon et al., 2019).",
     },
+    "fairness": {
+        "rho": "Finish-time fairness (Themis, Mahajan et al., 2020): time from submission to end over the time needed "
+        "on 1/n of the GPUs, n being the mean number of users with jobs there meanwhile.",
+        "held of part": "GPU time of the user's jobs over that of 1/n of the GPUs while the user had jobs. Near 100 % "
+        "or above, a high rho is the user's own load.",
+    },
     "large": {"ETTR": "Effective training time ratio: productive time over the time since the job could run."},
 }
 

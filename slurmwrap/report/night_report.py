@@ -497,6 +497,7 @@ class MoveTotals:
     advised: int = 0
     gained_gpu_hours: float = 0.0  # GPUs that would have been idle or slow
     lost_gpu_hours: float = 0.0  # work that was done again, and restarts
+    unexpected_gpu_hours: float = 0.0  # of these: of runs that began again from their start, which no move expected
     restarted: int = 0  # runs that began again from their start after a move
 
 
@@ -584,6 +585,51 @@ class Queueing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessRow:
+    """Finish-time fairness (rho) of the ended jobs of one user (policy/finish_time_fairness.py)."""
+
+    user: str
+    jobs: int
+    incomplete: int  # of these jobs: failed or cancelled
+    rho: float  # of all of them together
+    median_rho: float
+    worst_rho: float
+    worst_job: str  # its address
+    # Share of the jobs with a rho above 1.05, 0..1.
+    above_share: float
+    # GPU time that all jobs of the user held, over that of the user's part of the cluster; None: not known.
+    held_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessBin:
+    """Number of users, and of jobs, whose rho is above `above` and at most `up_to`; None: without an end."""
+
+    above: float
+    up_to: float | None
+    users: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """Time of ended jobs over that on an equal part of the cluster for each user. Jobs without GPUs are left out."""
+
+    gpus: int = 0
+    # False: Slurm did not answer, and `gpus` is the most that was in use at once.
+    gpus_known: bool = False
+    users: int = 0
+    jobs: int = 0
+    incomplete: int = 0  # of these jobs: failed or cancelled
+    unfinished: int = 0  # jobs that still waited or ran; they count as present, and have no rho
+    median_rho: float | None = None  # of the jobs
+    above_share: float | None = None  # of the jobs with a rho above 1.05
+    # The users with the highest rho.
+    worst: tuple[FairnessRow, ...] = ()
+    bins: tuple[FairnessBin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectNodes:
     """Nodes with the same strikes; `text` is the newest evidence."""
 
@@ -667,6 +713,8 @@ class NightReport:
     locality: tuple[LocalityRow, ...] = ()
     gpu_use: tuple[GpuUseRow, ...] = ()
     large: tuple[LargeJob, ...] = ()
+    # Only in the site's report of all users.
+    fairness: Fairness = field(default_factory=Fairness)
     users: tuple[ShareRow, ...] = ()
     accounts: tuple[ShareRow, ...] = ()
     # What could not be read, or is not measured on this site.

@@ -242,6 +242,23 @@ class GpuRun(NamedTuple):
     use: float | None
 
 
+class StayingRun(NamedTuple):
+    """A run with GPUs that ended, runs or waits. Unix seconds; `ended`: until when it was there, as far as known."""
+
+    cluster: str
+    job_id: int
+    submitted: int
+    ended: float
+    run_s: float  # that it held its GPUs; 0: it never started
+    gpus: int
+    user: str
+    over: bool
+    # Whether it ended well, or how is not known.
+    completed: bool
+    # Whether it is not the job's first run.
+    again: bool
+
+
 class BlamedInput(NamedTuple):
     """Failed runs of one user and category whose diagnoses name the same file as the cause."""
 
@@ -346,6 +363,10 @@ class Figures:
     found_early: Sequence[FoundRun] = ()
     spread: Sequence[MultiNodeRun] = ()
     gpu_runs: Sequence[GpuRun] = ()
+    # Runs with GPUs of the newest days and of the week before them, and the cluster's GPUs (None: not known).
+    staying: Sequence[StayingRun] = ()
+    staying_since: float = 0.0
+    total_gpus: int | None = None
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()

@@ -69,9 +69,12 @@ def _describe_moves(moves: MoveTotals) -> str:
         return ""
     leases = f", {moves.leases:,} of them at the end of a lease" if moves.leases else ""
     again = f"; {text_format.count(moves.restarted, 'job')} began again from the start" if moves.restarted else ""
+    more = text_format.hours(moves.unexpected_gpu_hours)
+    unexpected = f", {more} of them more than was expected" if moves.unexpected_gpu_hours else ""
     return (
         f"Moved at a checkpoint: {text_format.count(moves.moved, 'job')}{leases}{again}. "
         f"Given up: {moves.given_up:,}; only advised: {moves.advised:,}. "
         f"GPU time gained: {text_format.hours(moves.gained_gpu_hours)} GPU-hours that would have been idle or slow, "
-        f"as expected when they began; lost by restarts: {text_format.hours(moves.lost_gpu_hours)} GPU-hours."
+        f"as expected when they began; lost by restarts: {text_format.hours(moves.lost_gpu_hours)} "
+        f"GPU-hours{unexpected}."
     )

@@ -14,7 +14,7 @@ from slurmwrap.model.run_time import (
     FROM_USER,
 )
 from slurmwrap.report import text_format
-from slurmwrap.report.night_report import GpuUseRow, NightReport, ShareRow
+from slurmwrap.report.night_report import Fairness, FairnessBin, GpuUseRow, NightReport, ShareRow
 from slurmwrap.report.report_page import (
     Column,
     ColumnKind,
@@ -35,6 +35,7 @@ def list_site_sections(report: NightReport) -> tuple[Section, ...]:
         _make_limits_section(report),
         _make_convergence_section(report),
         _make_queueing_section(report),
+        _make_fairness_section(report),
         _make_large_jobs_section(report),
         _make_share_section("users", "Users", "user", report.users),
         _make_share_section("accounts", "Accounts", "account", report.accounts),
@@ -378,6 +379,84 @@ def _make_queueing_section(report: NightReport) -> Section:
         lead=(_describe_wait(report), _describe_passed(report)),
         tables=(_make_waits_table(report), _make_longest_waits_table(report), _make_locality_table(report)),
     )
+
+
+# ---- fairness
+
+
+def _make_fairness_section(report: NightReport) -> Section:
+    """Return the users whose jobs took longest compared with an equal part; nothing if one user had all jobs."""
+    found = report.fairness
+    shown = found.users > 1
+    return Section(
+        key="fairness",
+        title="Fairness between users",
+        lead=(_describe_fairness(found),) if shown else (),
+        tables=(
+            ReportTable(
+                key="fairness",
+                title="Users with the highest rho",
+                columns=(
+                    Column(key="user", head="user", kind=ColumnKind.USER),
+                    Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+                    Column(key="incomplete", head="not completed", kind=ColumnKind.COUNT, narrow=False),
+                    Column(key="rho", head="rho", kind=ColumnKind.NUMBER),
+                    Column(key="median_rho", head="median", kind=ColumnKind.NUMBER, group="of jobs", alone="median"),
+                    Column(key="worst_rho", head="worst", kind=ColumnKind.NUMBER, group="of jobs", alone="worst"),
+                    Column(key="above_share", head="above 1", kind=ColumnKind.SHARE, group="of jobs", alone="above 1"),
+                    Column(key="held_share", head="held of its part", kind=ColumnKind.SHARE, alone="held of part"),
+                    Column(key="worst_job", head="worst job", kind=ColumnKind.USER),
+                ),
+                rows=tuple(
+                    TableRow(
+                        (
+                            one.user,
+                            one.jobs,
+                            one.incomplete,
+                            one.rho,
+                            one.median_rho,
+                            one.worst_rho,
+                            one.above_share,
+                            one.held_share,
+                            one.worst_job,
+                        )
+                    )
+                    for one in found.worst
+                )
+                if shown
+                else (),
+            ),
+            ReportTable(
+                key="fairness_users",
+                title="All users by rho",
+                columns=(
+                    Column(key="rho", head="rho"),
+                    Column(key="users", head="users", kind=ColumnKind.COUNT),
+                    Column(key="jobs", head="jobs with it", kind=ColumnKind.COUNT),
+                ),
+                rows=tuple(TableRow((_describe_bin(one), one.users, one.jobs)) for one in found.bins)
+                if found.users > len(found.worst)
+                else (),
+            ),
+        ),
+    )
+
+
+def _describe_fairness(found: Fairness) -> str:
+    counted = (
+        f"{text_format.count(found.jobs, 'job')} of {text_format.count(found.users, 'user')} that ended "
+        f"({found.incomplete:,} failed or were cancelled): {text_format.percent(found.above_share or 0.0)} took over "
+        "5 % longer than on an equal part of the cluster for each user (rho above 1)"
+    )
+    left = f"; {text_format.count(found.unfinished, 'job')} still there: no rho yet" if found.unfinished else ""
+    known = "" if found.gpus_known else f" Slurm did not answer: {found.gpus:,} GPUs, the most in use at once."
+    return f"{counted}{left}.{known}"
+
+
+def _describe_bin(one: FairnessBin) -> str:
+    if one.up_to is None:
+        return f"above {one.above:g}"
+    return f"{one.above:g} to {one.up_to:g}" if one.above else f"up to {one.up_to:g}"
 
 
 def _describe_wait(report: NightReport) -> str:

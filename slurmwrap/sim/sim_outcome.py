@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor
 from statistics import fmean, median
 
 from slurmwrap.placement.demand import Server
+from slurmwrap.policy.finish_time_fairness import JobStay, compute_part_times, compute_user_rho
 from slurmwrap.sim.sim_job import SimJob
 
 # (jobs that have ended or never can start, all jobs)
@@ -84,34 +84,16 @@ def summarize_outcome(
 
 
 def compute_fairness(jobs: Sequence[SimJob], outcome: SimOutcome, servers: Sequence[Server]) -> dict[str, float]:
-    """Return user -> finish-time fairness, worst first: the user's JCTs over what they would be on the user's part.
+    """Return user -> finish-time fairness of the user's jobs together, worst first (policy/finish_time_fairness.py).
 
-    As rho of Themis (Mahajan et al., NSDI 2020), with users instead of applications, and sums over the user's jobs: the
-    part is 1 / N of the cluster, N being the mean number of users with jobs in the system while a job is there. A job
-    with more GPUs than that takes as many times longer on it. That a user's jobs wait for each other there is not
-    counted, so a rho above 1 can be the user's own load. Jobs without a user are left out.
+    Jobs without a user are left out.
     """
-    ended = [(job, end) for job in jobs if job.user and (end := outcome.ended_s[job.number]) is not None]
-    changes = sorted([(job.submit_s, 1, job.user) for job, _ in ended] + [(end, -1, job.user) for job, end in ended])
-    user_seconds: dict[float, float] = {}  # time -> integral of the number of users until then
-    count: Counter[str] = Counter()
-    users, since, total = 0, 0.0, 0.0
-    for time, change, user in changes:
-        total += users * (time - since)
-        since = time
-        users += (count[user] + change > 0) - (count[user] > 0)
-        count[user] += change
-        user_seconds[time] = total
-    gpus = sum(server.gpus for server in servers)
-    jct_s: defaultdict[str, float] = defaultdict(float)
-    alone_s: defaultdict[str, float] = defaultdict(float)
-    for job, end in ended:
-        stay_s = end - job.submit_s
-        contention = (user_seconds[end] - user_seconds[job.submit_s]) / stay_s if stay_s > 0 else 1.0
-        jct_s[job.user] += stay_s
-        alone_s[job.user] += job.work_s * max(1.0, job.gpus * contention / gpus)
-    found = {user: jct_s[user] / alone_s[user] for user in jct_s if alone_s[user] > 0}
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    stays = [
+        JobStay(job.user, job.submit_s, end, job.work_s, job.gpus)
+        for job in jobs
+        if job.user and (end := outcome.ended_s[job.number]) is not None
+    ]
+    return compute_user_rho(stays, compute_part_times(stays, sum(server.gpus for server in servers)).part_s)
 
 
 def compute_percentile(ordered: Sequence[float], part: float) -> float:

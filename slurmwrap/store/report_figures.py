@@ -14,8 +14,9 @@ from typing import Any
 from slurmwrap.config.load_config import Config
 from slurmwrap.model.decision import BlockedInput, Verb
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.job_run import MOVE_RULE, JobRun
 from slurmwrap.policy.incident import Incident
+from slurmwrap.policy.move_choice import FEEDBACK, FRAGMENTATION
 from slurmwrap.report.failure_counts import NEWEST, ROWS
 from slurmwrap.report.report_inputs import (
     ActionSteps,
@@ -31,6 +32,7 @@ from slurmwrap.report.report_inputs import (
     RequestedAndUsed,
     RetriedRun,
     RunGroup,
+    StayingRun,
     TimeAskedFor,
     TrainedRuns,
 )
@@ -49,6 +51,7 @@ RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _ACTIONS_PER_RULE = 100
 
 SwitchOf = Callable[[], Mapping[str, str]]
+CountGpus = Callable[[], int | None]
 
 
 def read(
@@ -58,9 +61,13 @@ def read(
     *,
     site: bool,
     switch_of: SwitchOf,
+    count_gpus: CountGpus = lambda: None,
     notes: Sequence[str] = (),
 ) -> Figures:
-    """Return all figures. `site`: include the assessment of nodes. Raises StoreError."""
+    """Return all figures. `site`: include the assessment of nodes, and the comparison of users. Raises StoreError.
+
+    `count_gpus`: GPUs of the cluster as Slurm reports them; None: it does not answer.
+    """
     period = reader.period
     since, until = period.since, period.until
     recent, detail = max(since, until - RECENT_S), max(since, until - DETAIL_S)
@@ -121,6 +128,7 @@ def read(
     failed_of = {name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {}
     if period.clusters:
         incidents = [one for one in incidents if one.incident_id in failed_of]
+    staying = _read_staying_runs(reader, recent) if site and not restricted else ()
     return Figures(
         since=since,
         until=until,
@@ -193,9 +201,30 @@ def read(
         found_early=[_make_found_run(row) for row in (found_early.result() if found_early else ())],
         spread=runs,
         gpu_runs=[rows_as.make_gpu_run(row) for row in (gpu_runs.result() if gpu_runs else ())],
+        staying=staying,
+        staying_since=recent,
+        total_gpus=count_gpus() if staying else None,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
     )
+
+
+def _read_staying_runs(reader: ReportReader, since: float) -> Sequence[StayingRun]:
+    """Return the runs that were there since `since`, and in the week before it: their users shared the cluster."""
+    before, until, names = since - RECENT_S, reader.period.until, reader.names
+    ended = reader.ask(sql.STAYING, "r", before=before)
+    present = (reader.ask(sql.STAYING_NOW, "a"), reader.ask(sql.STAYING_WAITING, "d", before=before))
+    return [
+        *(
+            rows_as.make_staying_run(names[cluster], names[user], row, until)
+            for cluster, user, *row in json.loads(ended.result()[0][0])
+        ),
+        *(
+            rows_as.make_staying_run(decode_text(cluster), decode_text(user), row, until)
+            for part in present
+            for cluster, user, *row in part.result()
+        ),
+    ]
 
 
 def _make_found_run(row: Sequence[Any]) -> FoundRun:
@@ -209,13 +238,13 @@ def _list_notes(since: float, recent: float, detail: float, cells: Sequence[RunG
     if detail > since:
         notes.append(
             "Of the newest 28 days alone: inputs, what rules did, locality, pre-runs that missed and false refusals; "
-            "of the newest 7 days: the wait in queues, over-requests, time limits, counted steps, what placement saved "
-            "and how often rules were right."
+            "of the newest 7 days: the wait in queues, fairness, over-requests, time limits, counted steps, what "
+            "placement saved and how often rules were right."
         )
     elif recent > since:
         notes.append(
-            "Of the newest 7 days alone: the wait in queues, over-requests, time limits, counted steps, what placement "
-            "saved, how often rules were right."
+            "Of the newest 7 days alone: the wait in queues, fairness, over-requests, time limits, counted steps, what "
+            "placement saved, how often rules were right."
         )
     if cells and not measured:
         notes.append(
@@ -281,10 +310,25 @@ def _read_newest_actions(database: Database, reader: ReportReader, recent: float
     runs = {run.attempt: run for run in _read_runs_of_jobs(database, jobs)}
     runs |= {run.attempt: run for run in database._read(record_rows.ATTEMPTS, *bound(sql.HARDWARE, "r"))}
     runs |= {run.attempt: run for run in stopped}
+    waiting = json.dumps(sorted(_list_waiting_addresses(spoken)))
+    runs |= {run.attempt: run for run in database._read(record_rows.ATTEMPTS, sql.OF_ADDRESSES, [waiting])}
     for node, end in _list_newest_drains(spoken, runs):
         well = database._read(record_rows.ATTEMPTS, sql.WELL, [end, end, f"%{json.dumps(node)}%"])
         runs |= {run.attempt: run for run in well}
     return {"judged": list(runs.values()), "spoken": spoken, "submitted": submitted}
+
+
+def _list_waiting_addresses(spoken: Iterable[Any]) -> set[tuple[str, int, str, str]]:
+    """Return cluster, job id, first and last address of the jobs for which moves made room; "" if it is no array."""
+    found = set()
+    for action in spoken:
+        job_id, array, task = action.value.partition("_")
+        if action.rule == MOVE_RULE and action.key in (FEEDBACK, FRAGMENTATION) and job_id.isdecimal():
+            low = "" if not array else f"{job_id}_" if task.startswith("[") else action.value
+            # "`" comes after "_".
+            high = f"{job_id}`" if low.endswith("_") else low
+            found.add((action.attempt.cluster, int(job_id), low, high))
+    return found
 
 
 def _list_newest_drains(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple[str, float]]:

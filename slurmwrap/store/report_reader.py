@@ -31,6 +31,7 @@ from slurmwrap.report.report_inputs import (
     Key,
     MultiNodeRun,
     RunGroup,
+    StayingRun,
     StepCountedRun,
     TunedRun,
 )
@@ -355,6 +356,24 @@ def make_gpu_run(row: Sequence[Any]) -> GpuRun:
     named = tuple(f"{decode_text(cluster)}/{node}" for node in parse_json_list(nodes))
     use = None if permille is None else min(1.0, permille / 1000)
     return GpuRun(named, gpus, decode_text(partition), float(start), float(end), use)
+
+
+def make_staying_run(cluster: str, user: str, row: Sequence[Any], until: float) -> StayingRun:
+    """Convert a row; what comes after `until` has not happened yet."""
+    job_id, submitted, ended, run_s, gpus, over, failed, again = row
+    later = max(0.0, ended - until)
+    return StayingRun(
+        cluster,
+        job_id,
+        submitted,
+        float(ended - later),
+        float(max(0.0, run_s - later)),
+        gpus,
+        user,
+        over=bool(over) and not later,
+        completed=not failed,
+        again=bool(again),
+    )
 
 
 def make_paced_run(row: Sequence[Any]) -> StepCountedRun:

@@ -357,6 +357,26 @@ FROM attempts a LEFT JOIN runs r ON r.end_time = a.end_time AND r.job_id = a.job
     AND r.submit_time = a.submit_time AND r.cluster = (SELECT id FROM names WHERE name = a.cluster)
 WHERE (a.end_time IS NULL OR a.end_time >= :detail) AND a.start_time < :until AND a.gpus > 0 AND a.nodes <> '[]'{mine}
 """
+# Runs with GPUs that were there from :before to :until: ended (in one JSON list, because single rows would wait for
+# Python's lock), running, and waiting ones of gsub. For each: cluster, user, job_id, submit_time, end, seconds with
+# GPUs, GPUs, whether it is over, whether it failed or was cancelled, whether it is not the job's first.
+STAYING = """
+SELECT json_group_array(json_array(r.cluster, r.user, r.job_id, r.submit_time, r.end_time, r.run_s, r.gpus, 1,
+    r.outcome IN (2, 3), r.is_rerun)) FROM runs r
+WHERE r.end_time >= :before AND r.end_time < :until + 604800 AND r.submit_time < :until AND r.gpus > 0
+    AND r.excluded = 0{mine}
+"""
+STAYING_NOW = """
+SELECT a.cluster, a.user, a.job_id, a.submit_time, :until, max(0, :until - coalesce(a.start_time, :until)), a.gpus, 0,
+    0, a.restarts > 0
+FROM attempts a WHERE a.end_time IS NULL AND a.submit_time < :until AND a.gpus > 0{mine}
+"""
+STAYING_WAITING = """
+SELECT d.cluster, d.user, d.job_id, d.submit_time, d.seen_at, 0, d.gpus, 0, 0, 0
+FROM delays d WHERE d.over = 0 AND d.seen_at >= :before AND d.submit_time < :until AND d.gpus > 0
+    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = d.cluster AND a.job_id = d.job_id
+        AND a.submit_time = d.submit_time){mine}
+"""
 LARGE = f"""
 SELECT (SELECT name FROM names WHERE id = r.cluster), job_id FROM runs r WHERE {_IN_PERIOD} AND gpus > 8
 GROUP BY cluster, job_id ORDER BY sum(gpus * run_s) DESC LIMIT 20
@@ -387,7 +407,8 @@ SPOKEN = """
 SELECT * FROM (
     SELECT x.*, row_number() OVER (PARTITION BY rule ORDER BY intended_at DESC) AS number FROM actions x
     WHERE x.intended_at >= :recent AND x.intended_at < :until AND submit_time IS NOT NULL
-    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order', 'limit'){mine}
+    AND (rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order', 'limit')
+        OR rule = 'move' AND verb = 'move'){mine}
 ) WHERE number <= :sample ORDER BY action_id
 """
 STOPPED = """
@@ -409,6 +430,17 @@ _JOBS_GIVEN = (
 OF_JOBS = f"""
 SELECT a.* FROM {_JOBS_GIVEN} JOIN attempts a ON a.cluster = b.cluster AND a.job_id = b.job_id
 ORDER BY a.submit_time, a.cluster, a.job_id
+"""
+# Runs of jobs by address: of a job (its id), or of array tasks (the first and the last address).
+OF_ADDRESSES = """
+WITH wanted AS (
+    SELECT json_extract(value, '$[0]') AS cluster, json_extract(value, '$[1]') AS job_id,
+        json_extract(value, '$[2]') AS low, json_extract(value, '$[3]') AS high FROM json_each(?)
+)
+SELECT a.* FROM wanted w JOIN attempts a ON a.cluster = w.cluster AND a.job_id = w.job_id WHERE w.low = ''
+UNION
+SELECT a.* FROM wanted w CROSS JOIN attempts a INDEXED BY attempts_of_arrays ON a.address <> CAST(a.job_id AS TEXT)
+    AND a.address >= w.low AND a.address <= w.high AND a.cluster = w.cluster WHERE w.low <> ''
 """
 SAME = f"""
 SELECT DISTINCT t.* FROM {_JOBS_GIVEN} JOIN submissions s ON s.cluster = b.cluster AND s.job_id = b.job_id

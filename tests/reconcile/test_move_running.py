@@ -111,6 +111,10 @@ def test_a_job_is_moved_after_its_signal_and_a_checkpoint(tmp_path: Path) -> Non
     assert (run.diagnosis.category, run.decision) == ("cancelled", "none")
     assert run.decision_reason.startswith("moved: job 90, which needs less, waits ")
     assert site.reasons() == {"feedback": ""} and not site.store.actions(unfinished=True)
+    (begun,) = [one for one in site.store.actions() if one.verb == "move"]
+    figures = dict(begun.figures)
+    # What the report compares with the other job's start.
+    assert figures["waits_s"] > Move().gain_factor * figures["cost_s"] > 0
 
 
 def test_a_job_without_a_signal_is_requeued_after_its_next_checkpoint(tmp_path: Path) -> None:

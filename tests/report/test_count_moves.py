@@ -29,7 +29,14 @@ def test_moves_are_counted_with_what_they_gained_and_lost() -> None:
         ]
     )
     assert found == MoveTotals(
-        moved=2, leases=1, given_up=1, advised=1, gained_gpu_hours=2.0, lost_gpu_hours=1.5, restarted=1
+        moved=2,
+        leases=1,
+        given_up=1,
+        advised=1,
+        gained_gpu_hours=2.0,
+        lost_gpu_hours=1.5,
+        unexpected_gpu_hours=1.0,
+        restarted=1,
     )
 
 
