@@ -276,7 +276,7 @@ def print_result(run: ChaosRun, records: RunRecords, seed: int) -> int:
         print(f"  {text}: {count} times")
     print(f"  {len(run.failures)} submissions were refused" + "".join(f"\n    {text}" for text in run.failures))
     for one in found:
-        print(f"  {'(Slurm) ' if one.of_slurm else ''}{one.check}: {one.text}")
+        print(f"  {f'({one.excuse}) ' if one.excuse else ''}{one.title}: {one.text}")
     counts = checker.count_by_title(found)
     print("; ".join(f"{title}: {count}" for title, count in counts.items()))
     return sum(counts.values())

@@ -1,6 +1,7 @@
 """Find what a fault run must not leave behind. Pure functions over the records that a run collected.
 
-`check` returns violations (slurmwrap's) and notes (what Slurm itself lost, repeated or drained, counted apart).
+`check` returns violations, and apart from them what has an excuse: what Slurm itself lost, repeated or drained, and
+observations that a full disk cut.
 Times are in Unix seconds.
 """
 
@@ -22,6 +23,8 @@ _CONTROLLER_KILLED, _NODE_FAULTS = "kill slurmctld", frozenset({"power", "kill s
 _ONCE = frozenset({"requeue", "requeuehold", "release", "cancel", "signal", "drain", "resume"})
 _OUT_OF_SERVICE = ("DRAIN", "DOWN", "FAIL")
 _OF_HOOKS = ("prolog", "epilog")
+# Why the reconciler rejects the record of a hook that a full disk cut (slurmwrap/store/spool_reader.py).
+NOT_WHOLE = "the record is not whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +154,11 @@ class RunRecords:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Violation:
-    """One thing that must not be. `check`: which of CHECKS found it. `of_slurm`: Slurm itself did it."""
+    """One thing that must not be, under one of TITLES. With an `excuse` ("Slurm", "full disk") it is not counted."""
 
-    check: str
+    title: str
     text: str
-    of_slurm: bool = False
+    excuse: str = ""
 
 
 def check(records: RunRecords) -> tuple[Violation, ...]:
@@ -165,16 +168,18 @@ def check(records: RunRecords) -> tuple[Violation, ...]:
 
 def find_lost_runs(records: RunRecords) -> list[Violation]:
     """Find runs that Slurm recorded and the database lacks, and jobs that nothing records."""
-    found = [_make("lost runs", f"{_describe(run)} is not in the database") for run in _list_unmatched(records)]
+    found = [Violation("lost runs", f"{_describe(run)} is not in the database") for run in _list_unmatched(records)]
     known = {run.job_id for run in records.slurm_runs} | {run.job_id for run in records.recorded}
     known |= {line.root for line in records.lines} | {int(job.address.split("_")[0]) for job in records.pending}
     for call in records.submitted:
         if call.job_id is not None and call.job_id not in known:
             text = f"job {call.job_id} ({call.marker}) was submitted at {call.at:.0f} and is recorded nowhere"
-            found.append(_make("lost runs", text, of_slurm=_was_killed(records, call.at - 1, call.at + UNSAVED_S)))
+            found.append(
+                Violation("lost runs", text, _excuse_slurm(_was_killed(records, call.at - 1, call.at + UNSAVED_S)))
+            )
     started = {(run.job_id, run.name) for run in records.slurm_runs if run.start is not None}
     for job_id, name in sorted({(line.job_id, line.marker) for line in records.lines} - started):
-        found.append(_make("lost runs", f"job {job_id} ({name}) ran, and jobcomp does not have it", of_slurm=True))
+        found.append(Violation("lost runs", f"job {job_id} ({name}) ran, and jobcomp does not have it", "Slurm"))
     return found
 
 
@@ -210,7 +215,7 @@ def find_doubled_runs(records: RunRecords) -> list[Violation]:
             rows[row.job_id, row.start] += 1
     for (job_id, start), count in rows.items():
         if count > 1:
-            found.append(_make("doubled actions", f"job {job_id}, started at {start:.0f}: {count} rows"))
+            found.append(Violation("doubled actions", f"job {job_id}, started at {start:.0f}: {count} rows"))
     roots: dict[str, set[int]] = defaultdict(set)
     members: dict[tuple[str, str], list[ScriptLine]] = defaultdict(list)
     for line in records.lines:
@@ -218,7 +223,7 @@ def find_doubled_runs(records: RunRecords) -> list[Violation]:
         members[line.marker, line.index].append(line)
     for marker, ids in roots.items():
         if len(ids) > 1:
-            found.append(_make("doubled actions", f"{marker} was submitted once and ran as jobs {sorted(ids)}"))
+            found.append(Violation("doubled actions", f"{marker} was submitted once and ran as jobs {sorted(ids)}"))
     for (marker, index), lines in members.items():
         ordered = sorted(lines, key=lambda line: line.at)
         ended = next((line for line in ordered if line.what == "end"), None)
@@ -227,7 +232,7 @@ def find_doubled_runs(records: RunRecords) -> list[Violation]:
             continue
         excused = not _was_requeued(records, again.job_id) and _may_slurm_repeat(records, ended.at, again.at)
         text = f"{marker} index {index or '-'}: completed at {ended.at:.0f} and started again at {again.at:.0f}"
-        found.append(_make("doubled actions", text, of_slurm=excused))
+        found.append(Violation("doubled actions", text, _excuse_slurm(excused)))
     return found
 
 
@@ -243,7 +248,7 @@ def find_doubled_actions(records: RunRecords) -> list[Violation]:
         for (job_id, submit, verb, target, _), count in same.items():
             if count > 1:
                 found.append(
-                    _make("doubled actions", f"{verb} {target}: {count} times for job {job_id} of {submit:.0f}")
+                    Violation("doubled actions", f"{verb} {target}: {count} times for job {job_id} of {submit:.0f}")
                 )
     return found
 
@@ -260,7 +265,7 @@ def find_unexplained_reruns(records: RunRecords) -> list[Violation]:
             own = "requeue-self" in name or _was_requeued(records, job_id)
             if not own and not _may_slurm_repeat(records, (before.start or 0.0), after.start or 0.0):
                 text = f"{_describe(before)} was followed by a run at {after.start:.0f} that nothing requeued"
-                found.append(_make("doubled actions", text))
+                found.append(Violation("doubled actions", text))
     return found
 
 
@@ -272,7 +277,7 @@ def find_stuck_jobs(records: RunRecords) -> list[Violation]:
         if far and job.has_prerun:
             continue
         text = f"job {job.address} ({job.name}) is {job.state}, {job.reason}"
-        found.append(_make("stuck holds", text + (f", and may start at {job.start:.0f}" if far else "")))
+        found.append(Violation("stuck holds", text + (f", and may start at {job.start:.0f}" if far else "")))
     return found
 
 
@@ -286,10 +291,10 @@ def find_drained_nodes(records: RunRecords) -> list[Violation]:
         text = f"{sight.node} is {sight.state} at {sight.at:.0f}: {sight.reason or 'no reason'}"
         if sight.reason.startswith("slurmwrap:"):
             if not any(line.node == sight.node and line.at <= sight.at for line in records.kernel):
-                found.append(_make("drained nodes", text))
+                found.append(Violation("drained nodes", text))
         else:
             own = any(word in sight.reason.lower() for word in _OF_HOOKS)
-            found.append(_make("drained nodes", text, of_slurm=not own))
+            found.append(Violation("drained nodes", text, _excuse_slurm(not own)))
     return found
 
 
@@ -297,28 +302,31 @@ def find_leftovers(records: RunRecords) -> list[Violation]:
     """Find time limits and priorities that were not given back."""
     texts = (*(f"limit of {text}" for text in records.lowered_limits),
              *(f"priority of {text}" for text in records.changed_priorities))  # fmt: skip
-    return [_make("leftover limits", text) for text in texts]
+    return [Violation("leftover limits", text) for text in texts]
 
 
 def find_unfinished(records: RunRecords) -> list[Violation]:
     """Find intents without an end, runs that were never finished, and files that were never read or were rejected."""
     found = [
-        _make("unfinished intents", f"{one.rule}: {one.verb} {one.target} {one.key} of job {one.job_id}")
+        Violation("unfinished intents", f"{one.rule}: {one.verb} {one.target} {one.key} of job {one.job_id}")
         for one in (*records.actions, *records.user_actions)
         if one.mode == "act" and one.done_at is None and not one.error
     ]
     for row in records.recorded:
         if not row.reconciled or row.end is None:
             text = f"job {row.job_id} ({row.name}) of {row.submit:.0f}: state '{row.state}', end {row.end}"
-            found.append(_make("unfinished intents", text))
-    found += [_make("unfinished intents", f"{name} was not read") for name in records.unread_files]
-    found += [_make("unfinished intents", f"rejected: {text}") for text in records.rejected]
+            found.append(Violation("unfinished intents", text))
+    found += [Violation("unfinished intents", f"{name} was not read") for name in records.unread_files]
+    cut = any(one.kind.startswith("full") for one in records.faults)
+    for text in records.rejected:
+        excuse = "full disk" if cut and NOT_WHOLE in text else ""
+        found.append(Violation("unfinished intents", f"rejected: {text}", excuse))
     return found
 
 
 def find_broken_databases(records: RunRecords) -> list[Violation]:
     """Find damaged databases of the site or of a user."""
-    return [_make("broken databases", text) for text in records.broken_databases]
+    return [Violation("broken databases", text) for text in records.broken_databases]
 
 
 CHECKS: dict[str, Callable[[RunRecords], list[Violation]]] = {
@@ -335,15 +343,15 @@ TITLES = (
 
 
 def count_by_title(violations: Iterable[Violation]) -> dict[str, int]:
-    """Return how many of slurmwrap's violations each title has; Slurm's own are not counted."""
+    """Return how many violations without an excuse each title has."""
     counts = dict.fromkeys(TITLES, 0)
     for one in violations:
-        counts[one.check] += not one.of_slurm
+        counts[one.title] += not one.excuse
     return counts
 
 
-def _make(title: str, text: str, *, of_slurm: bool = False) -> Violation:
-    return Violation(title, text, of_slurm)
+def _excuse_slurm(by_slurm: bool) -> str:
+    return "Slurm" if by_slurm else ""
 
 
 def _describe(run: SlurmRun) -> str:

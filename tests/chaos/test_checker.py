@@ -58,7 +58,7 @@ def test_sound_records_have_no_violation() -> None:
 
 
 PLANTED: dict[str, tuple[RunRecords, str, int]] = {
-    # What was planted: the records, the title that counts it, and how many are counted (0: Slurm's own, printed)
+    # What was planted: the records, the title that counts it, and how many are counted (0: it has an excuse)
     "a run without a row": (replace(SOUND, recorded=SOUND.recorded[:1]), "lost runs", 1),
     "two runs in one row": (replace(SOUND, recorded=(_row(100.0, 160.0),)), "lost runs", 1),
     "a job that nothing knows": (
@@ -164,6 +164,20 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
     "a run without an end": (replace(SOUND, recorded=(SOUND.recorded[0], _row(140.0, None))), "unfinished intents", 1),
     "an observation that was not read": (replace(SOUND, unread_files=("spool/x.obs",)), "unfinished intents", 1),
     "a rejected observation": (replace(SOUND, rejected=("1 files of uid 0: expired",)), "unfinished intents", 1),
+    "an observation that a full disk cut": (
+        replace(
+            SOUND,
+            rejected=("2 files of uid 64030: the record is not whole",),
+            faults=(PlannedFault(kind="full state", target="state", began=1.0, ended=2.0),),
+        ),
+        "unfinished intents",
+        0,
+    ),
+    "an observation that was cut without a full disk": (
+        replace(SOUND, rejected=("2 files of uid 64030: the record is not whole",)),
+        "unfinished intents",
+        1,
+    ),
     "a damaged database": (replace(SOUND, broken_databases=("site.db: page 3",)), "broken databases", 1),
 }
 
@@ -172,8 +186,8 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
 def test_a_planted_violation_is_found_once_and_under_its_title(what: str) -> None:
     records, title, count = PLANTED[what]
     found = check(records)
-    assert {one.check for one in found} == {title}, found
-    assert [one.of_slurm for one in found] == [not count], found
+    assert {one.title for one in found} == {title}, found
+    assert [bool(one.excuse) for one in found] == [not count], found
     assert count_by_title(found) == {**dict.fromkeys(count_by_title(()), 0), title: count}
 
 

@@ -129,6 +129,26 @@ def test_an_unknown_job_is_none_and_other_errors_are_raised(slurm: Slurm) -> Non
     assert caught.value.exit_code == 3
 
 
+# An squeue of 22.05 for a uid without a name: it shows "nobody", and refuses to select the uid. Jobs of two uids.
+NAMELESS = r"""case "$*" in *--user*) echo "squeue: error: Invalid user: 1034" >&2; exit 1;; esac
+python3 -c '
+import os, re
+format = os.environ.get("SQUEUE_FORMAT2", "")
+separator = re.match("JobID:(.*?),", format, re.S)
+for uid in ("1034", "1035") if separator else ():
+    known = {"JobID": uid[3:], "ArrayJobID": uid[3:], "ArrayTaskID": "N/A", "State": "RUNNING", "UserName": "nobody"}
+    names = re.findall("([A-Za-z_-]+):" + re.escape(separator[1]), format)
+    print("".join({**known, "UserID": uid}.get(name, "") + separator[1] for name in names))
+'"""
+
+
+def test_jobs_of_a_uid_without_a_name_are_selected_from_all(slurm: Slurm) -> None:
+    adapter = slurm(squeue=NAMELESS)
+    assert [(job.job_id, job.user, job.uid) for job in adapter.jobs("1034")] == [(4, "1034", 1034)]
+    assert [one.record.job_id for one in adapter.jobs_of("1034")] == [4]
+    assert [job.user for job in adapter.jobs()] == ["1034", "1035"]
+
+
 def test_the_field_separator_is_new_for_each_call_and_not_an_argument(slurm: Slurm, tmp_path: Path) -> None:
     adapter = slurm(squeue=f'echo "$SQUEUE_FORMAT2$SQUEUE_USERS" | head -c 31 >> {tmp_path}/formats')
     for _ in range(2):
