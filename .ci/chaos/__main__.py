@@ -62,6 +62,8 @@ class ChaosRun:
     numbers: itertools.count[int] = field(default_factory=itertools.count)
     lock: threading.Lock = field(default_factory=threading.Lock)
     drained: dict[str, float] = field(default_factory=dict)  # node -> when it was first seen out of service
+    held: dict[str, float] = field(default_factory=dict)  # job -> when it was first seen held after a failed launch
+    releases: int = 0
 
     def at(self, when: float, event: Callable[[], None]) -> None:
         """Run `event` at this time, in the pool."""
@@ -202,12 +204,10 @@ def _drain(run: ChaosRun, began: float) -> None:
     """Wait until Slurm has no job and the site's database no run to finish."""
     deadline = time.time() + _DRAIN_S
     queue = None
-    while queue != () and time.time() < deadline:
+    while (queue is None or not _all_far(queue)) and time.time() < deadline:
         supervise(run)
         queue = collect.read_queue(run.lab)
-        for job in queue or ():
-            if job.reason == "DependencyNeverSatisfied":
-                run.lab.run(["scancel", job.address])
+        _act_as_administrator(run, queue or ())
         for event in run.take_due():
             event()
         _show(run, began, f"draining, {'?' if queue is None else len(queue)} jobs left")
@@ -217,6 +217,23 @@ def _drain(run: ChaosRun, began: float) -> None:
         supervise(run)
         _show(run, began, "waiting for the reconciler")
         time.sleep(2)
+
+
+def _all_far(queue: tuple[checker.PendingJob, ...]) -> bool:
+    """Return whether nothing more will happen: all jobs, if there are any, may start only after the drain."""
+    return all(job.state == "PENDING" and (job.start or 0.0) > time.time() + _DRAIN_S for job in queue)
+
+
+def _act_as_administrator(run: ChaosRun, queue: tuple[checker.PendingJob, ...]) -> None:
+    """Cancel what can never start, and release what Slurm holds after a failed launch without consent to retries."""
+    for job in queue:
+        if job.reason == "DependencyNeverSatisfied":
+            run.lab.run(["scancel", job.address])
+        held = job.reason.replace(" ", "_") == "launch_failed_requeued_held"
+        if held and "retry" not in job.name and time.time() - run.held.setdefault(job.address, time.time()) > _REPAIR_S:
+            run.lab.run(["scontrol", "release", job.address])
+            run.releases += 1
+            del run.held[job.address]
 
 
 def _is_settled(run: ChaosRun) -> bool:
@@ -274,6 +291,7 @@ def print_result(run: ChaosRun, records: RunRecords, seed: int) -> int:
     print("actions: " + ", ".join(f"{count} {verb}" for verb, count in sorted(done.items())))
     for text, count in sorted(run.crashes.items()):
         print(f"  {text}: {count} times")
+    print(f"  {run.releases} jobs without consent to retries were released after failed launches")
     print(f"  {len(run.failures)} submissions were refused" + "".join(f"\n    {text}" for text in run.failures))
     for one in found:
         print(f"  {f'({one.excuse}) ' if one.excuse else ''}{one.title}: {one.text}")

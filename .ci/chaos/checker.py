@@ -44,6 +44,7 @@ class SlurmRun:
     job_id: int
     name: str
     state: str
+    submit: float
     start: float | None
     end: float
 
@@ -185,22 +186,26 @@ def find_lost_runs(records: RunRecords) -> list[Violation]:
 
 def _list_unmatched(records: RunRecords) -> list[SlurmRun]:
     """Return the runs of Slurm without a row. Each row stands for one run."""
-    rows: dict[int, list[RecordedRun]] = defaultdict(list)
-    for row in records.recorded:
-        rows[row.job_id].append(row)
+    rows = list(records.recorded)
     unmatched = []
-    for run in sorted(records.slurm_runs, key=lambda run: (run.start or 0.0, run.end)):
-        if run.start is None:
-            continue
-        candidates = [row for row in rows[run.job_id] if _is_row_of(row, run)]
-        if not candidates:
-            unmatched.append(run)
-            continue
-        rows[run.job_id].remove(min(candidates, key=lambda row: abs((row.start or row.submit) - (run.start or 0.0))))
+    for is_row_of in (_has_submit_time_of, _overlaps):
+        runs = unmatched if is_row_of is _overlaps else [run for run in records.slurm_runs if run.start is not None]
+        unmatched = []
+        for run in sorted(runs, key=lambda run: run.start or 0.0):
+            row = next((row for row in rows if row.job_id == run.job_id and is_row_of(row, run)), None)
+            if row is None:
+                unmatched.append(run)
+            else:
+                rows.remove(row)
     return unmatched
 
 
-def _is_row_of(row: RecordedRun, run: SlurmRun) -> bool:
+def _has_submit_time_of(row: RecordedRun, run: SlurmRun) -> bool:
+    return abs(row.submit - run.submit) <= 1.0
+
+
+def _overlaps(row: RecordedRun, run: SlurmRun) -> bool:
+    """Return whether both may be the same run: without Slurm's record, the first observation gives the submit time."""
     begin = row.start if row.start is not None else row.submit
     end = row.end if row.end is not None else float("inf")
     return begin <= run.end + TOLERANCE_S and end >= (run.start or 0.0) - TOLERANCE_S
@@ -262,7 +267,7 @@ def find_unexplained_reruns(records: RunRecords) -> list[Violation]:
             runs[run.job_id, run.name].append(run)
     for (job_id, name), ones in runs.items():
         for before, after in pairwise(sorted(ones, key=lambda run: run.start or 0.0)):
-            own = "requeue-self" in name or _was_requeued(records, job_id)
+            own = "requeue-self" in name or _was_requeued(records, job_id, released=True)
             if not own and not _may_slurm_repeat(records, (before.start or 0.0), after.start or 0.0):
                 text = f"{_describe(before)} was followed by a run at {after.start:.0f} that nothing requeued"
                 found.append(Violation("doubled actions", text))
@@ -313,7 +318,8 @@ def find_unfinished(records: RunRecords) -> list[Violation]:
         if one.mode == "act" and one.done_at is None and not one.error
     ]
     for row in records.recorded:
-        if not row.reconciled or row.end is None:
+        # A run whose launch failed has no end.
+        if not row.reconciled or (row.end is None and row.state != "REQUEUED"):
             text = f"job {row.job_id} ({row.name}) of {row.submit:.0f}: state '{row.state}', end {row.end}"
             found.append(Violation("unfinished intents", text))
     found += [Violation("unfinished intents", f"{name} was not read") for name in records.unread_files]
@@ -362,9 +368,10 @@ def _is_done(action: RecordedAction) -> bool:
     return action.mode == "act" and action.done_at is not None and not action.error
 
 
-def _was_requeued(records: RunRecords, job_id: int) -> bool:
-    """Return whether slurmwrap requeued this job."""
-    return any(_is_done(a) and a.job_id == job_id and a.verb in ("requeue", "requeuehold") for a in records.actions)
+def _was_requeued(records: RunRecords, job_id: int, *, released: bool = False) -> bool:
+    """Return whether slurmwrap requeued this job; `released`: or released it after a launch that failed."""
+    verbs = ("requeue", "requeuehold", *(["release"] if released else []))
+    return any(_is_done(a) and a.job_id == job_id and a.verb in verbs for a in records.actions)
 
 
 def _was_killed(records: RunRecords, begin: float, end: float) -> bool:

@@ -31,7 +31,7 @@ _DISK_MIB = 48
 _ENDS_S = 30.0
 # Slurm's own record of every run, and site settings that let retries happen within minutes.
 _SLURM_CONF = "\nJobCompType=jobcomp/filetxt\nJobCompLoc={jobcomp}\nDebugFlags=NO_CONF_HASH\n"
-_SITE_CONF = "\n[retry]\nbackoff_s = 5\nmax_per_hour = 0\n"
+_SITE_CONF = "\n[retry]\nbackoff_s = 5\nmax_per_hour = 0\n[incidents]\nquiet_s = 60\nspread_s = 60\n"
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ def start_cluster(directory: Path, base_port: int, nodes: int) -> Iterator[Chaos
     """Start a lab whose spool and state are small disks, and take it down; its logs and records stay."""
     layout = LabDirectories(directory)
     up = [sys.executable, "-m", "slurmwrap.cli.lab", "up", "--dir", str(directory), "--base-port", str(base_port),
-          "--nodes", str(nodes), "--slurm-user", SLURM_USER, "--no-reconcile"]  # fmt: skip
+          "--nodes", str(nodes), "--slurm-user", SLURM_USER, "--act=order,limit", "--no-reconcile"]  # fmt: skip
     subprocess.run(up, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     state = read_state(layout)
     assert state is not None

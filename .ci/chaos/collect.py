@@ -13,7 +13,9 @@ from chaos.checker import PendingJob, RecordedAction, RecordedRun, ScriptLine, S
 from chaos.cluster import HOMES, USERS, ChaosLab
 from chaos.stream import LINES
 
-_COMPLETION = re.compile(r"JobId=(\d+) .*? Name=(\S*) JobState=(\S+) .*?StartTime=(\S+) EndTime=(\S+) NodeList=(\S+) ")
+_COMPLETION = re.compile(
+    r"JobId=(\d+) .*? Name=(\S*) JobState=(\S+) .*?StartTime=(\S+) EndTime=(\S+) NodeList=(\S+) .*?SubmitTime=(\S+) "
+)
 
 
 def parse_completions(text: str) -> tuple[SlurmRun, ...]:
@@ -24,10 +26,16 @@ def parse_completions(text: str) -> tuple[SlurmRun, ...]:
     """
     found: dict[tuple[int, str, str], SlurmRun] = {}
     for match in filter(None, map(_COMPLETION.match, text.splitlines())):
-        job_id, name, state, start, end, nodes = match.groups()
+        job_id, name, state, start, end, nodes, submit = match.groups()
         began, ended = _parse_time(start), _parse_time(end)
-        run = SlurmRun(job_id=int(job_id), name=name, state=state, start=None if nodes == "(null)" else began,
-                       end=ended or began or 0.0)  # fmt: skip
+        run = SlurmRun(
+            job_id=int(job_id),
+            name=name,
+            state=state,
+            submit=_parse_time(submit) or 0.0,
+            start=None if nodes == "(null)" else began,
+            end=ended or began or 0.0,
+        )
         found.setdefault((job_id, name, start), run)
     return tuple(found.values())
 

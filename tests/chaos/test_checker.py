@@ -42,8 +42,8 @@ SOUND = RunRecords(
     ended_at=1000.0,
     submitted=(Submitted(marker="c1", kind="retry-nccl", at=95.0, job_id=1),),
     slurm_runs=(
-        SlurmRun(job_id=1, name="c1", state="FAILED", start=100.0, end=120.0),
-        SlurmRun(job_id=1, name="c1", state="COMPLETED", start=140.0, end=160.0),
+        SlurmRun(job_id=1, name="c1", state="FAILED", submit=95.0, start=100.0, end=120.0),
+        SlurmRun(job_id=1, name="c1", state="COMPLETED", submit=135.0, start=140.0, end=160.0),
     ),
     lines=(_line("start", 101.0), _line("start", 141.0, 1), _line("end", 159.0, 1)),
     recorded=(_row(100.0, 120.0), _row(140.0, 160.0, state="COMPLETED")),
@@ -89,7 +89,10 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         replace(
             SOUND,
             lines=(*SOUND.lines, _line("start", 102.0, job_id=2)),
-            slurm_runs=(*SOUND.slurm_runs, SlurmRun(job_id=2, name="c1", state="FAILED", start=101.0, end=103.0)),
+            slurm_runs=(
+                *SOUND.slurm_runs,
+                SlurmRun(job_id=2, name="c1", state="FAILED", submit=96.0, start=101.0, end=103.0),
+            ),
             recorded=(*SOUND.recorded, _row(101.0, 103.0, job_id=2)),
         ),
         "doubled actions",
@@ -161,6 +164,15 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         "unfinished intents",
         1,
     ),
+    "a completed job that slurmwrap released": (
+        replace(
+            SOUND,
+            actions=(replace(REQUEUE, verb="release"),),
+            lines=(_line("start", 101.0), _line("end", 119.0), *SOUND.lines[1:]),
+        ),
+        "doubled actions",
+        1,
+    ),
     "a run without an end": (replace(SOUND, recorded=(SOUND.recorded[0], _row(140.0, None))), "unfinished intents", 1),
     "an observation that was not read": (replace(SOUND, unread_files=("spool/x.obs",)), "unfinished intents", 1),
     "a rejected observation": (replace(SOUND, rejected=("1 files of uid 0: expired",)), "unfinished intents", 1),
@@ -193,19 +205,19 @@ def test_a_planted_violation_is_found_once_and_under_its_title(what: str) -> Non
 
 COMPLETIONS = """\
 JobId=1 UserId=a(1) GroupId=a(1) Name=c1 JobState=FAILED Partition=gpu StartTime=1970-01-01T00:01:40 \
-EndTime=1970-01-01T00:02:00 NodeList=n0 NodeCnt=1 ProcCnt=1 WorkDir=/ ReservationName= Tres=cpu=1 ExitCode=1:0
+EndTime=1970-01-01T00:02:00 NodeList=n0 NodeCnt=1 ProcCnt=1 WorkDir=/ SubmitTime=1970-01-01T00:01:35 ExitCode=1:0
 JobId=1 UserId=a(1) GroupId=a(1) Name=c1 JobState=PENDING Partition=gpu StartTime=1970-01-01T00:01:40 \
-EndTime=1970-01-01T00:02:10 NodeList=n0 NodeCnt=0 ProcCnt=1 WorkDir=/ ReservationName= Tres=cpu=1 ExitCode=1:0
+EndTime=1970-01-01T00:02:10 NodeList=n0 NodeCnt=0 ProcCnt=1 WorkDir=/ SubmitTime=1970-01-01T00:01:35 ExitCode=1:0
 JobId=2 UserId=a(1) GroupId=a(1) Name=c2 JobState=CANCELLED Partition=gpu \
-StartTime=1970-01-01T00:02:30 EndTime=1970-01-01T00:02:30 NodeList=(null) NodeCnt=0 ProcCnt=0 WorkDir=/ Tres=cpu=1
+StartTime=1970-01-01T00:02:30 EndTime=1970-01-01T00:02:30 NodeList=(null) SubmitTime=1970-01-01T00:01:30 ExitCode=0:0
 """
 
 
 def test_a_requeued_run_is_one_run_and_a_job_that_never_ran_has_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "_parse_time", lambda text: 60.0 * int(text[14:16]) + int(text[17:19]))
     assert collect.parse_completions(COMPLETIONS) == (
-        SlurmRun(job_id=1, name="c1", state="FAILED", start=100.0, end=120.0),
-        SlurmRun(job_id=2, name="c2", state="CANCELLED", start=None, end=150.0),
+        SlurmRun(job_id=1, name="c1", state="FAILED", submit=95.0, start=100.0, end=120.0),
+        SlurmRun(job_id=2, name="c2", state="CANCELLED", submit=90.0, start=None, end=150.0),
     )
 
 
