@@ -19,9 +19,9 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, StoreError
 from slurmwrap.gsub.retry_submission import submit_retry_job
 from slurmwrap.gsub.submit_context import get_last_line
 from slurmwrap.host.lock import hold_exclusive_lock
+from slurmwrap.host.user_account import find_user_name
 from slurmwrap.protocols import Slurm
 from slurmwrap.reconcile import reconcile_once
-from slurmwrap.reconcile.messenger import find_user_name
 from slurmwrap.reconcile.wire_adapters import make_user_services
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database

@@ -22,9 +22,10 @@ from slurmwrap.host.read_running_jobs import RunningJobReader
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.run_command import start_detached
 from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.host.user_account import find_user_name
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
-from slurmwrap.reconcile.messenger import find_user_name, make_site_messenger, make_user_messenger
+from slurmwrap.reconcile.messenger import make_site_messenger, make_user_messenger
 from slurmwrap.reconcile.notifications import format_why_text, make_site_publisher, make_user_publisher
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import OptionalSacct, Sacct
