@@ -63,14 +63,16 @@ def _store_removals(this_pass: ReconcilePass) -> None:
     # The drain of a node is lifted while it is checked: it did not come back yet.
     in_check = list_nodes_in_check(this_pass.snapshot().reservations)
     seen = [node for node in nodes if node.name not in in_check]
-    changed = find_changed_removals(known, out_of_service(seen), (node.name for node in seen), now=this_pass.now)
-    if not changed:
+    changed = find_changed_removals(known, out_of_service(seen), in_check, now=this_pass.now)
+    if not changed or not nodes:
         return
     with store.transaction():
         for removal in changed:
             store.save_removal(removal)
         for repair in list_lifted_drains(
-            changed, _list_resumed_nodes(this_pass) if any(one.ours for one in changed) else {}
+            changed,
+            _list_resumed_nodes(this_pass) if any(one.ours for one in changed) else {},
+            {node.name for node in nodes},
         ):
             store.add_repair(repair)
 
