@@ -268,6 +268,8 @@ def find_unexplained_reruns(records: RunRecords) -> list[Violation]:
     for (job_id, name), ones in runs.items():
         for before, after in pairwise(sorted(ones, key=lambda run: run.start or 0.0)):
             own = "requeue-self" in name or _was_requeued(records, job_id, released=True)
+            # Slurm requeues what it could not launch, and jobs of lost nodes.
+            own |= before.state in ("NODE_FAIL", "PREEMPTED")
             if not own and not _may_slurm_repeat(records, (before.start or 0.0), after.start or 0.0):
                 text = f"{_describe(before)} was followed by a run at {after.start:.0f} that nothing requeued"
                 found.append(Violation("doubled actions", text))
@@ -321,13 +323,20 @@ def find_unfinished(records: RunRecords) -> list[Violation]:
         # A run whose launch failed has no end.
         if not row.reconciled or (row.end is None and row.state != "REQUEUED"):
             text = f"job {row.job_id} ({row.name}) of {row.submit:.0f}: state '{row.state}', end {row.end}"
-            found.append(Violation("unfinished intents", text))
+            forgotten = row.reconciled and not _is_known_to_slurm(records, row)
+            found.append(Violation("unfinished intents", text, _excuse_slurm(forgotten)))
     found += [Violation("unfinished intents", f"{name} was not read") for name in records.unread_files]
     cut = any(one.kind.startswith("full") for one in records.faults)
     for text in records.rejected:
         excuse = "full disk" if cut and NOT_WHOLE in text else ""
         found.append(Violation("unfinished intents", f"rejected: {text}", excuse))
     return found
+
+
+def _is_known_to_slurm(records: RunRecords, row: RecordedRun) -> bool:
+    """Return whether jobcomp has the run, or slurmctld was not killed soon after it was submitted."""
+    ended = any(run.job_id == row.job_id and _has_submit_time_of(row, run) for run in records.slurm_runs)
+    return ended or not _was_killed(records, row.submit, row.submit + UNSAVED_S)
 
 
 def find_broken_databases(records: RunRecords) -> list[Violation]:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 
 import psutil
@@ -43,6 +44,7 @@ class ChaosLab:
     base_port: int
     environ: dict[str, str]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    fillers: dict[Path, FileIO] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -142,16 +144,19 @@ class ChaosLab:
         """Add a line to the kernel log of the node."""
         append_kernel_line(self.layout, node, line)
 
-    def fill(self, directory: Path) -> None:
-        """Use up all space of a small disk."""
-        with contextlib.suppress(OSError), (directory / ".filler").open("wb") as file:
+    def fill(self, disk: Path) -> None:
+        """Use up all space of a small disk, with a file that has no name: every named one would be read as a record."""
+        path = disk / ".filler"
+        file = path.open("wb", buffering=0)
+        path.unlink()
+        with contextlib.suppress(OSError):
             while True:
-                file.write(bytes(1 << 16))
-                file.flush()
+                file.write(bytes(1 << 12))
+        self.fillers[disk] = file
 
-    def free(self, directory: Path) -> None:
+    def free(self, disk: Path) -> None:
         """Give the space back."""
-        (directory / ".filler").unlink(missing_ok=True)
+        self.fillers.pop(disk).close()
 
 
 def _opens(process: psutil.Process, spool: str) -> bool:

@@ -8,10 +8,10 @@ from random import Random
 
 from chaos.cluster import ChaosLab
 
-_DAEMONS = {"kill": signal.SIGKILL, "end": signal.SIGTERM, "stop": signal.SIGSTOP}
+_DAEMONS = {"kill": signal.SIGKILL, "end": signal.SIGTERM, "hangup": signal.SIGHUP, "stop": signal.SIGSTOP}
 # Fault and weight. `end`: SIGTERM; `stop`: SIGSTOP, then SIGCONT.
 _WEIGHTS = {
-    **{f"{word} reconcile": weight for word, weight in (("kill", 4), ("end", 2), ("stop", 2))},
+    **{f"{word} reconcile": weight for word, weight in (("kill", 4), ("end", 2), ("hangup", 1), ("stop", 2))},
     **{f"{word} slurmctld": weight for word, weight in (("kill", 2), ("end", 2), ("stop", 2))},
     **{f"{word} slurmd": weight for word, weight in (("kill", 2), ("end", 1), ("stop", 2))},
     **{f"{word} munged": weight for word, weight in (("kill", 1), ("end", 1), ("stop", 1))},

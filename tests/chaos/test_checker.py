@@ -25,6 +25,7 @@ REQUEUE = RecordedAction(
     job_id=1, submit=95, rule="retry", mode="act", verb="requeuehold", target="1", key="", value="", done_at=130.0,
     error="",
 )  # fmt: skip
+HELD = PendingJob(address="9", name="c9", state="PENDING", reason="JobHeldAdmin", start=None)
 KILLED = PlannedFault(kind="kill slurmctld", target="slurmctld", began=125.0, ended=130.0)
 
 
@@ -116,15 +117,23 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         1,
     ),
     "a run that nothing requeued": (replace(SOUND, actions=()), "doubled actions", 1),
+    "a run that Slurm requeued": (
+        replace(
+            SOUND,
+            actions=(),
+            slurm_runs=(replace(SOUND.slurm_runs[0], state="NODE_FAIL"), SOUND.slurm_runs[1]),
+            pending=(HELD,),
+        ),
+        "stuck holds",
+        1,
+    ),
     "a drain made twice": (
         replace(SOUND, actions=(*SOUND.actions, *[replace(REQUEUE, verb="drain", target="n1")] * 2)),
         "doubled actions",
         1,
     ),
     "a held job": (
-        replace(
-            SOUND, pending=(PendingJob(address="9", name="c9", state="PENDING", reason="JobHeldAdmin", start=None),)
-        ),
+        replace(SOUND, pending=(HELD,)),
         "stuck holds",
         1,
     ),
@@ -174,6 +183,11 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         1,
     ),
     "a run without an end": (replace(SOUND, recorded=(SOUND.recorded[0], _row(140.0, None))), "unfinished intents", 1),
+    "a run that a killed slurmctld forgot": (
+        replace(SOUND, recorded=(*SOUND.recorded, _row(125.0, None, name="c2", job_id=2)), faults=(KILLED,)),
+        "unfinished intents",
+        0,
+    ),
     "an observation that was not read": (replace(SOUND, unread_files=("spool/x.obs",)), "unfinished intents", 1),
     "a rejected observation": (replace(SOUND, rejected=("1 files of uid 0: expired",)), "unfinished intents", 1),
     "an observation that a full disk cut": (
