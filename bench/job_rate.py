@@ -110,7 +110,7 @@ def _lab(directory: Path, port: int, *more: str) -> Iterator[LabDirectories]:
 def _measure(lab: LabDirectories, rate: int, seconds: float) -> RateFigures:
     """Submit the stream, wait until no job is left, and return the figures."""
     _run(lab, "sdiag", "--reset")
-    began, sent, agents, spool, answers = time.monotonic(), 0, 0, 0, list[float]()
+    since, began, sent, agents, spool, answers = time.time(), time.monotonic(), 0, 0, 0, list[float]()
     submit = ["sbatch", "--quiet", f"--array=1-{rate}", "-n1", "--mem=1", "--output=/dev/null", "--wrap=true"]
     while (at := time.monotonic() - began) < seconds:
         _run(lab, *submit, user=USER)
@@ -119,22 +119,22 @@ def _measure(lab: LabDirectories, rate: int, seconds: float) -> RateFigures:
             agents, spool = max(agents, _read_diag(lab, answers)[0]), max(spool, _count_spool_files(lab))
         time.sleep(max(0.0, sent / rate - (time.monotonic() - began)))
     accepted = sent / max(at, time.monotonic() - began)
-    first = sent
     while _run(lab, "squeue", "-h", "-t", "PD,R,CG,CF", "-o", "%i"):
         agents, spool = max(agents, _read_diag(lab, answers)[0]), max(spool, _count_spool_files(lab))
         if time.monotonic() - began > seconds + _PATIENCE_S:
             raise SystemExit("the jobs do not end")
         time.sleep(1.0)
-    took, ended = time.monotonic() - began, time.monotonic()
+    ended = time.monotonic()
+    took = ended - began
     _, cycle, submitted = _read_diag(lab, answers)
     figures = RateFigures(
-        accepted_per_s=accepted, completed_per_s=first / took, cycle_us=cycle, submit_us=submitted, agents=agents,
+        accepted_per_s=accepted, completed_per_s=sent / took, cycle_us=cycle, submit_us=submitted, agents=agents,
         answer_s=statistics.median(answers), spool_files=spool,
     )  # fmt: skip
     if not (lab.state / "site.db").exists():
         return figures
     _wait(lambda: _count_spool_files(lab) == 0 and _count_open_runs(lab) == 0, "the reconciler has read all", 1200)
-    lag, missing = time.monotonic() - ended, sent - _count_runs(lab, time.time() - (time.monotonic() - began))
+    lag, missing = time.monotonic() - ended, sent - _count_runs(lab, since)
     return replaced(figures, lag_s=lag, missing=missing)
 
 

@@ -480,7 +480,8 @@ def get_output(result: CommandResult, timeout_s: float) -> str:
     """Return a command's standard output, or raise the error that it stands for, with Slurm's own message."""
     if result.missing:
         raise _make_unreachable_error(result)
-    stream = result.stderr or (b"" if result.ok else result.stdout)
+    # What a command printed before its deadline is jobs of all users, and no message.
+    stream = result.stderr or (b"" if result.ok or result.timed_out else result.stdout)
     message = "; ".join(line.strip() for line in _decode(stream).splitlines() if line.strip())
     if no_conf := re.search(_NO_CONF, message):
         raise NoSlurmConf(

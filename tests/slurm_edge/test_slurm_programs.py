@@ -122,6 +122,11 @@ def test_retries_of_a_command_for_a_missing_slurm_conf_are_not_awaited(slurm: Sl
         slurm(scontrol=f"echo '{said}' >&2; sleep 600", timeout_s=allow(0.3)).cluster_name()
 
 
+def test_rows_that_were_printed_before_the_deadline_are_no_part_of_the_error(slurm: Slurm) -> None:
+    with pytest.raises(SlurmUnreachable, match=r"^squeue: no answer within [0-9.]+ s$"):
+        slurm(squeue="echo '7 of ada'; exec sleep 600", timeout_s=allow(0.3)).jobs()
+
+
 def test_an_unknown_job_is_none_and_other_errors_are_raised(slurm: Slurm) -> None:
     assert slurm(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1").job("7") is None
     with pytest.raises(SlurmError, match="Invalid user: x") as caught:
