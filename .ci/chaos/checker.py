@@ -25,6 +25,8 @@ _OUT_OF_SERVICE = ("DRAIN", "DOWN", "FAIL")
 _OF_HOOKS = ("prolog", "epilog")
 # Why the reconciler rejects the record of a hook that a full disk cut (slurmwrap/store/spool_reader.py).
 NOT_WHOLE = "the record is not whole"
+# Why it rejects the submission of a job that a killed slurmctld forgot, or whose id it used again.
+NOT_LISTED = "Slurm does not list the job as this user's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,9 +328,12 @@ def find_unfinished(records: RunRecords) -> list[Violation]:
             forgotten = row.reconciled and not _is_known_to_slurm(records, row)
             found.append(Violation("unfinished intents", text, _excuse_slurm(forgotten)))
     found += [Violation("unfinished intents", f"{name} was not read") for name in records.unread_files]
-    cut = any(one.kind.startswith("full") for one in records.faults)
+    excuses = {
+        NOT_WHOLE: "full disk" if any(one.kind.startswith("full") for one in records.faults) else "",
+        NOT_LISTED: _excuse_slurm(_was_killed(records, 0.0, records.ended_at)),
+    }
     for text in records.rejected:
-        excuse = "full disk" if cut and NOT_WHOLE in text else ""
+        excuse = next((excuse for reason, excuse in excuses.items() if reason in text), "")
         found.append(Violation("unfinished intents", f"rejected: {text}", excuse))
     return found
 

@@ -199,6 +199,16 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         "unfinished intents",
         0,
     ),
+    "a submission that a killed slurmctld forgot": (
+        replace(SOUND, rejected=("1 files of uid 1001: Slurm does not list the job as this user's",), faults=(KILLED,)),
+        "unfinished intents",
+        0,
+    ),
+    "a submission that Slurm does not know": (
+        replace(SOUND, rejected=("1 files of uid 1001: Slurm does not list the job as this user's",)),
+        "unfinished intents",
+        1,
+    ),
     "an observation that was cut without a full disk": (
         replace(SOUND, rejected=("2 files of uid 64030: the record is not whole",)),
         "unfinished intents",
