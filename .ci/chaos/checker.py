@@ -171,7 +171,14 @@ def check(records: RunRecords) -> tuple[Violation, ...]:
 
 def find_lost_runs(records: RunRecords) -> list[Violation]:
     """Find runs that Slurm recorded and the database lacks, and jobs that nothing records."""
-    found = [Violation("lost runs", f"{_describe(run)} is not in the database") for run in _list_unmatched(records)]
+    found = [
+        Violation(
+            "lost runs",
+            f"{_describe(run)} is not in the database",
+            _excuse_slurm(_was_repeated_by_slurm(records, run)),
+        )
+        for run in _list_unmatched(records)
+    ]
     known = {run.job_id for run in records.slurm_runs} | {run.job_id for run in records.recorded}
     known |= {line.root for line in records.lines} | {int(job.address.split("_")[0]) for job in records.pending}
     for call in records.submitted:
@@ -189,11 +196,10 @@ def find_lost_runs(records: RunRecords) -> list[Violation]:
 def _list_unmatched(records: RunRecords) -> list[SlurmRun]:
     """Return the runs of Slurm without a row. Each row stands for one run."""
     rows = list(records.recorded)
-    unmatched = []
+    unmatched = sorted((run for run in records.slurm_runs if run.start is not None), key=lambda run: run.start or 0.0)
     for is_row_of in (_has_submit_time_of, _overlaps):
-        runs = unmatched if is_row_of is _overlaps else [run for run in records.slurm_runs if run.start is not None]
-        unmatched = []
-        for run in sorted(runs, key=lambda run: run.start or 0.0):
+        runs, unmatched = unmatched, []
+        for run in runs:
             row = next((row for row in rows if row.job_id == run.job_id and is_row_of(row, run)), None)
             if row is None:
                 unmatched.append(run)
@@ -202,8 +208,16 @@ def _list_unmatched(records: RunRecords) -> list[SlurmRun]:
     return unmatched
 
 
+def _was_repeated_by_slurm(records: RunRecords, run: SlurmRun) -> bool:
+    """Return whether a killed slurmctld ran a job again that had the same SubmitTime, so that both are one run."""
+    start = run.start or 0.0
+    same = (one for one in records.slurm_runs if (one.job_id, one.submit) == (run.job_id, run.submit))
+    before = (one for one in same if one.start is not None and one.end <= start)
+    return any(_was_killed(records, one.start or 0.0, start) for one in before)
+
+
 def _has_submit_time_of(row: RecordedRun, run: SlurmRun) -> bool:
-    return abs(row.submit - run.submit) <= 1.0
+    return row.submit == run.submit
 
 
 def _overlaps(row: RecordedRun, run: SlurmRun) -> bool:
@@ -389,7 +403,9 @@ def _was_requeued(records: RunRecords, job_id: int, *, released: bool = False) -
 
 
 def _was_killed(records: RunRecords, begin: float, end: float) -> bool:
-    return any(one.kind == _CONTROLLER_KILLED and begin <= one.began <= end for one in records.faults)
+    """Return whether slurmctld was killed, or away after that, between the two times."""
+    killed = (one for one in records.faults if one.kind == _CONTROLLER_KILLED)
+    return any(one.began <= end and one.ended >= begin for one in killed)
 
 
 def _may_slurm_repeat(records: RunRecords, begin: float, end: float) -> bool:

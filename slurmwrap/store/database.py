@@ -212,8 +212,8 @@ SELECT node, at, job_id, uid, text,
 FROM gpu_faults f WHERE at >= ? ORDER BY at, rowid
 """
 
-# Runs that slurmwrap's own Prolog gate refused are excluded: they are not independent evidence from Slurm. So are runs of
-# users without a name: Slurm makes no credential for their jobs, and tries one node after the other.
+# Runs that slurmwrap's own Prolog gate refused are excluded: they are not independent evidence from Slurm. So are runs
+# of users without a name: Slurm makes no credential for their jobs, and tries one node after the other.
 FAILURES = """
 SELECT nodes, end_time, job_id, uid, diagnosis_node, diagnosis_evidence, incident
 FROM attempts INDEXED BY attempts_node_failures

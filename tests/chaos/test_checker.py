@@ -76,6 +76,20 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         "lost runs",
         0,
     ),
+    "a run that a killed slurmctld ran again": (
+        replace(
+            SOUND,
+            slurm_runs=(*SOUND.slurm_runs, replace(SOUND.slurm_runs[1], start=180.0, end=190.0)),
+            faults=(replace(KILLED, began=165.0, ended=175.0),),
+        ),
+        "lost runs",
+        0,
+    ),
+    "a run that nothing ran again": (
+        replace(SOUND, slurm_runs=(*SOUND.slurm_runs, replace(SOUND.slurm_runs[1], start=180.0, end=190.0))),
+        "lost runs",
+        1,
+    ),
     "a script without a completion record": (
         replace(SOUND, lines=(*SOUND.lines, replace(_line("start", 200.0, job_id=7), marker="c7"))),
         "lost runs",

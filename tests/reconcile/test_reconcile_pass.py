@@ -1550,3 +1550,31 @@ def test_a_gated_job_whose_start_time_was_changed_is_not_released(tmp_path: Path
     add_gated_job(world)
     world.add(replace(world.slurm.records[21], eligible_time=START + 86400))
     assert run_and_list_start_times(world) == []
+
+
+def test_a_run_whose_job_id_a_killed_controller_used_again_is_recorded(world: World) -> None:
+    """Slurm 22.05 forgets the jobs of its last seconds. Only the hooks reported the run of bob's job 81."""
+    early = {"submit_time": START - 300, "start_time": START - 299, "end_time": START - 290}
+    world.spool_observations(*hooks(job(81, uid=1002, user="bob", **early)))
+    later = job(81)
+    world.add(later)
+    world.spool_observations(*hooks(later))
+    world.run()
+    found = [(run.uid, run.start_time, run.end_time) for run in world.store.attempts()]
+    assert found == [(1002, START - 299, START - 290), (1001, later.start_time, later.end_time)]
+
+
+def test_each_of_several_runs_that_a_killed_controller_forgot_is_recorded(world: World) -> None:
+    """The controller shows the requeued job as it was before it started again, twice, and was killed each time."""
+    shown = job(81, submit_time=START - 500, start_time=START - 100, end_time=START - 50, restarts=1)
+    first = replace(shown, restarts=0, start_time=START - 501, end_time=START - 500)
+    second = replace(shown, start_time=START - 380, end_time=START - 360)
+    for run in (first, second):
+        world.add(replace(shown, state="PENDING", start_time=None, end_time=None, nodes=()))
+        world.spool_observations(*hooks(run))
+        world.run()
+    world.add(shown)
+    world.spool_observations(*hooks(shown))
+    world.run()
+    found = sorted(run.start_time or 0 for run in world.store.attempts())
+    assert found == [first.start_time, second.start_time, shown.start_time]
