@@ -1,14 +1,20 @@
-"""Many short jobs on a lab with hooks and reconciler, and the same stream on a bare lab, in turn. Runs as root.
+"""Many short jobs on labs with and without slurmwrap, the same stream in turn. Runs as root.
 
-    bench/job_rate.py                      100 jobs/s for 20 s, two rounds of both arms
+    bench/job_rate.py                      100 jobs/s for 20 s, two rounds of all arms
     bench/job_rate.py --minutes 10         the full one, a round each
     bench/job_rate.py --rate 30            another rate
 
 Each second one array of RATE tasks that end at once is submitted as an ordinary user. Slurm itself may start fewer in a
-second, so jobs queue up in both arms. Printed are, for both arms and as a ratio: jobs accepted and completed a second,
-from slurmctld's sdiag the mean scheduling cycle, the mean time of a submission and the longest agent queue, and how
-long sdiag's own answer took. For the arm with hooks also the backlog: most files in the spools, and how long after the
-last job the database had all runs. The two labs share one machine: only the one that is measured has jobs.
+second, so jobs queue up in each arm. The arms:
+
+    bare         no hook, no reconciler
+    controller   EpilogSlurmctld and reconciler: what runs on a controller
+    site         Prolog and Epilog too. On a lab they share the cores of the controller, which they do not on a cluster
+
+Printed are, as figures and as ratios to `bare`: jobs accepted and completed a second, from slurmctld's sdiag the mean
+scheduling cycle, the mean time of a submission and the longest agent queue, and how long sdiag's own answer took. With
+a reconciler also the backlog: most files in the spools, how long after the last job the database had all runs, and how
+many it lacks after two minutes. The labs share one machine: only the one that is measured has jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -40,7 +46,8 @@ from slurmwrap.lab.lab_state import read_state, write_state
 # More jobs than Slurm's default of 10,000 may be known, and ended ones are forgotten sooner.
 _SETTINGS = "\nMaxJobCount=200000\nMinJobAge=60\nDebugFlags=NO_CONF_HASH\n"
 _NODES, _CPUS = 4, 64
-_PATIENCE_S = 3600.0
+_PATIENCE_S, _MISSING_S = 3600.0, 120.0
+ARMS: dict[str, tuple[str, ...]] = {"bare": ("--no-hooks", "--no-reconcile"), "controller": (), "site": ()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +66,25 @@ class RateFigures:
 
 
 def main() -> int:
-    """Run both arms in turn and print their figures."""
+    """Run the arms in turn and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=100, help="jobs submitted in a second")
     parser.add_argument("--minutes", type=float, default=1 / 3)
-    parser.add_argument("--rounds", type=int, default=0, help="of both arms; 2, with more than 2 minutes 1")
+    parser.add_argument("--rounds", type=int, default=0, help="of all arms; 2, with more than 2 minutes 1")
+    parser.add_argument("--arms", default=",".join(ARMS), help="bare is one of them")
     parser.add_argument("--base-port", type=int, default=23000)
     options = parser.parse_args()
     rounds = options.rounds or (1 if options.minutes > 2 else 2)
-    found: dict[str, list[RateFigures]] = {"bare": [], "slurmwrap": []}
-    with (
-        account(),
-        parent() as folder,
-        _lab(folder / "bare", options.base_port, "--no-hooks", "--no-reconcile") as bare,
-        _lab(folder / "site", options.base_port + 50) as site,
-    ):
+    if unknown := set(options.arms.split(",")) - set(ARMS):
+        parser.error(f"there is no arm {', '.join(sorted(unknown))}")
+    found: dict[str, list[RateFigures]] = {arm: [] for arm in dict.fromkeys(("bare", *options.arms.split(",")))}
+    with account(), parent() as folder, ExitStack() as stack:
+        labs = {
+            arm: stack.enter_context(_lab(folder / arm, options.base_port + 20 * place, arm, *ARMS[arm]))
+            for place, arm in enumerate(found)
+        }
         for number in range(rounds):
-            arms = [("bare", bare), ("slurmwrap", site)]
+            arms = list(labs.items())
             for name, lab in arms if number % 2 == 0 else arms[::-1]:
                 found[name].append(_measure(lab, options.rate, options.minutes * 60))
                 print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
@@ -84,13 +93,15 @@ def main() -> int:
 
 
 @contextmanager
-def _lab(directory: Path, port: int, *more: str) -> Iterator[LabDirectories]:
+def _lab(directory: Path, port: int, arm: str, *more: str) -> Iterator[LabDirectories]:
     slurmwrap_lab(["up", "--dir", str(directory), "--base-port", str(port), "--nodes", str(_NODES),
                    "--cpus", str(_CPUS), *more])  # fmt: skip
     layout = LabDirectories(directory)
     try:
-        with layout.slurm_conf.open("a") as file:
-            file.write(_SETTINGS)
+        settings = layout.slurm_conf.read_text() + _SETTINGS
+        if arm == "controller":
+            settings = re.sub(r"(?m)^(Prolog|Epilog)=.*\n", "", settings)
+        layout.slurm_conf.write_text(settings)
         pid = int((layout.controller / "slurmctld.pid").read_text())
         os.kill(pid, signal.SIGTERM)
         _wait(lambda: not daemons.started_at(pid), "slurmctld ends")
@@ -102,6 +113,7 @@ def _lab(directory: Path, port: int, *more: str) -> Iterator[LabDirectories]:
         others = tuple(one for one in state.daemons if one.name != "slurmctld")
         write_state(layout, replaced(state, daemons=(*others, daemon)))
         _wait(lambda: set(_run(layout, "sinfo", "-h", "-o", "%T").split()) == {"idle"}, "the nodes are idle")
+        _run(layout, "scontrol", "reconfigure")
         yield layout
     finally:
         slurmwrap_lab(["down", "--dir", str(directory)])
@@ -134,8 +146,10 @@ def _measure(lab: LabDirectories, rate: int, seconds: float) -> RateFigures:
     if not (lab.state / "site.db").exists():
         return figures
     _wait(lambda: _count_spool_files(lab) == 0 and _count_open_runs(lab) == 0, "the reconciler has read all", 1200)
-    lag, missing = time.monotonic() - ended, sent - _count_runs(lab, since)
-    return replaced(figures, lag_s=lag, missing=missing)
+    until = time.monotonic() + _MISSING_S
+    while (missing := sent - _count_runs(lab, since)) > 0 and time.monotonic() < until:
+        time.sleep(1.0)
+    return replaced(figures, lag_s=time.monotonic() - ended, missing=missing)
 
 
 def _read_diag(lab: LabDirectories, answers: list[float]) -> tuple[int, float, float]:
@@ -190,19 +204,21 @@ def _wait(condition: object, what: str, patience_s: float = 120.0) -> None:
 
 
 def _print_figures(found: dict[str, list[RateFigures]]) -> None:
-    """Print the medians of both arms and their ratio."""
+    """Print the medians of all arms and their ratios to the bare one."""
     rows = (
         ("accepted jobs/s", "accepted_per_s"), ("completed jobs/s", "completed_per_s"),
         ("mean main cycle, us", "cycle_us"), ("mean submission, us", "submit_us"), ("longest agent queue", "agents"),
         ("answer of sdiag, s", "answer_s"),
     )  # fmt: skip
-    print(f"{'':24}{'bare':>12}{'slurmwrap':>12}{'ratio':>8}")
+    print(f"{'':22}" + "".join(f"{arm:>12}{'':8}" for arm in found))
     for title, name in rows:
-        bare, site = (statistics.median(getattr(one, name) for one in found[arm]) for arm in ("bare", "slurmwrap"))
-        print(f"{title:24}{bare:12.3f}{site:12.3f}{site / bare if bare else float('nan'):8.2f}")
-    for one in found["slurmwrap"]:
-        lag = f"read {one.lag_s:.0f} s after the last job"
-        print(f"backlog: {one.spool_files} files at most, {lag}; {one.missing} runs missing")
+        values = {arm: statistics.median(getattr(one, name) for one in ones) for arm, ones in found.items()}
+        cells = [f"{value:12.3f}{value / values['bare'] if values['bare'] else 0.0:8.2f}" for value in values.values()]
+        print(f"{title:22}" + "".join(cells))
+    for arm in [arm for arm in found if arm != "bare"]:
+        for one in found[arm]:
+            backlog = f"{one.spool_files} files at most, all read {one.lag_s:.0f} s after the last job"
+            print(f"{arm}: {backlog}; {one.missing} runs missing")
 
 
 if __name__ == "__main__":
