@@ -204,6 +204,8 @@ def _drain(run: ChaosRun, began: float) -> None:
     """Wait until Slurm has no job and the site's database no run to finish."""
     deadline = time.time() + _DRAIN_S
     queue = None
+    # All nodes register again, so that slurmctld notices the jobs that were lost on them: else after ten minutes.
+    run.lab.run(["scontrol", "reconfigure"])
     while (queue is None or not _all_far(queue)) and time.time() < deadline:
         supervise(run)
         queue = collect.read_queue(run.lab)
