@@ -251,7 +251,7 @@ def find_doubled_runs(records: RunRecords) -> list[Violation]:
         again = next((line for line in ordered if ended and line.what == "start" and line.at > ended.at), None)
         if ended is None or again is None:
             continue
-        excused = not _was_requeued(records, again.job_id) and _may_slurm_repeat(records, ended.at, again.at)
+        excused = not _was_end_requeued(records, ended) and _may_slurm_repeat(records, ended.at, again.at)
         text = f"{marker} index {index or '-'}: completed at {ended.at:.0f} and started again at {again.at:.0f}"
         found.append(Violation("doubled actions", text, _excuse_slurm(excused)))
     return found
@@ -400,6 +400,15 @@ def _was_requeued(records: RunRecords, job_id: int, *, released: bool = False) -
     """Return whether slurmwrap requeued this job; `released`: or released it after a launch that failed."""
     verbs = ("requeue", "requeuehold", *(["release"] if released else []))
     return any(_is_done(a) and a.job_id == job_id and a.verb in verbs for a in records.actions)
+
+
+def _was_end_requeued(records: RunRecords, ended: ScriptLine) -> bool:
+    """Return whether slurmwrap requeued the run that ended with this line; any run of the job, if jobcomp lacks it."""
+    runs = [run for run in records.slurm_runs if run.job_id == ended.job_id and run.start is not None]
+    here = [run for run in runs if (run.start or 0.0) - 1 <= ended.at <= run.end + TOLERANCE_S]
+    submits = {run.submit for run in here}
+    done = (a for a in records.actions if _is_done(a) and a.job_id == ended.job_id)
+    return any(a.verb in ("requeue", "requeuehold") and (not submits or a.submit in submits) for a in done)
 
 
 def _was_killed(records: RunRecords, begin: float, end: float) -> bool:

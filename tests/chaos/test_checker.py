@@ -125,6 +125,17 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
         "doubled actions",
         0,
     ),
+    "a completed second run that a killed slurmctld ran again": (
+        replace(
+            SOUND,
+            lines=(*SOUND.lines, _line("start", 170.0, 1)),
+            slurm_runs=(*SOUND.slurm_runs, replace(SOUND.slurm_runs[1], start=170.0, end=180.0)),
+            recorded=(*SOUND.recorded, _row(170.0, 180.0)),
+            faults=(replace(KILLED, began=161.0, ended=165.0),),
+        ),
+        "doubled actions",
+        0,
+    ),
     "a run requeued twice": (
         replace(SOUND, actions=(*SOUND.actions, replace(REQUEUE, verb="requeue"))),
         "doubled actions",
