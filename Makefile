@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: systemd docs docs-test reference help setup demo test test-all test-fast test-slow test-stress mutation-sample test-pyslurm test-slurm-24.11 test-slurm-26.05 callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
+.PHONY: chaos systemd docs docs-test reference help setup demo test test-all test-fast test-slow test-stress mutation-sample test-pyslurm test-slurm-24.11 test-slurm-26.05 callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -26,6 +26,9 @@ test-all: test test-slow callers accounting packages docs-test test-slurm-24.11 
 
 test-stress: setup ## the same as make test while four busy loops run, RUNS times; what failed, and how often
 	@$(ROOT) $(PY) .ci/stress.py --runs $(or $(RUNS),1) -- $(SELECTED)
+
+chaos: setup ## jobs of two users while daemons, disks and the clock fail; then lost runs, doubled actions … are counted (MINUTES=20 SEED=)
+	@$(ROOT) $(PY) .ci/chaos --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 mutation-sample: setup ## how many of 200 small mutations of the product the tests detect (an hour; ARGS=--help)
 	@$(ROOT) $(PY) .ci/mutation_sample.py $(ARGS) -- $(SELECTED)

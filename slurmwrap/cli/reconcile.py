@@ -152,8 +152,10 @@ def _run_service(
     renew: Callable[[], None],
 ) -> None:
     stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, frame: stopping.append(received))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Without a log file of its own, SIGHUP (a closed terminal) only ends the service; under nohup it stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, frame: stopping.append(received))
     log.tell(Event(kind=EventKind.STARTED, text=f"reconciling every {poll_s:g} s until stopped"))
     watch_slurm(
         services,

@@ -7,7 +7,6 @@ job then waits for its next run, and this program submits the retry job of that 
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, StoreError
 from slurmwrap.gsub.retry_submission import submit_retry_job
 from slurmwrap.gsub.submit_context import get_last_line
 from slurmwrap.host.lock import hold_exclusive_lock
+from slurmwrap.host.user_account import find_user_name
 from slurmwrap.protocols import Slurm
 from slurmwrap.reconcile import reconcile_once
 from slurmwrap.reconcile.wire_adapters import make_user_services
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
         settled = wait_for_pass(lambda: run_pass(config, slurm, state, console.say), time.monotonic, time.sleep)
         if not settled:
             console.say(f"job {job_id} could not be judged; slurmwrap why {job_id} does it")
-        if not is_unfinished(slurm, job_id, pwd.getpwuid(os.geteuid()).pw_name):
+        if not is_unfinished(slurm, job_id, find_user_name(os.geteuid())):
             return 0
         result = submit_retry_job(job_id, options, slurm, os.environ)
     except (SlurmwrapError, OSError) as error:

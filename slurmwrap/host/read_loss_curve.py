@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pwd
 import re
 import stat
 import time
@@ -20,6 +19,7 @@ from slurmwrap.diagnosis.log_rows import clean_rows
 from slurmwrap.diagnosis.loss_files import EVENTS, is_metrics_file, read_metrics_file
 from slurmwrap.diagnosis.loss_points import MOST_POINTS, RunSpan, make_points, reduce_points
 from slurmwrap.diagnosis.loss_rows import read_loss_rows
+from slurmwrap.host.user_account import UserAccount, find_account
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.running_job import LossCurve, LossPoint
 from slurmwrap.node_hooks import deadline_child, user_files
@@ -58,9 +58,8 @@ class LossCurveFiles:
             return None
         if self._clock() < self._not_before.get(run.uid, 0.0):
             return None
-        try:
-            user = pwd.getpwuid(run.uid)
-        except KeyError:
+        user = find_account(run.uid)
+        if user is None:
             return None
         work, deadline = _make_reader(run, user), self._clock() + DEADLINE_S
         answer = deadline_child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
@@ -69,13 +68,13 @@ class LossCurveFiles:
         return _parse_answer(answer.data, run) if answer.complete else None
 
 
-def _make_reader(run: JobRun, user: pwd.struct_passwd) -> Callable[[Any], None]:
+def _make_reader(run: JobRun, user: UserAccount) -> Callable[[Any], None]:
     """Return the function that runs in the child; all that it needs is loaded before it becomes the user."""
     zone_s = float(time.localtime(run.start_time).tm_gmtoff)
 
     def read_curve(send: Any) -> None:
         if run.uid != os.geteuid():
-            user_files.become(user.pw_name, run.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+            user_files.become(user.name, run.uid, user.gid, send.descriptor)  # type: ignore[no-untyped-call]
         send(json.dumps(find_curve(run, zone_s)).encode("ascii"))
 
     return read_curve

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurmwrap.host.read_user_file import LATE_S
+from slurmwrap.host.user_account import find_account
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.running_read import RunningNews, RunningRead
 from slurmwrap.node_hooks import deadline_child, log_tails, step_counts, user_files
@@ -37,14 +37,13 @@ class RunningJobReader:
         own = uid == os.geteuid()
         if self._clock() < self._not_before.get(uid, 0.0) or not (own or user_files.may_become(uid)):  # type: ignore[no-untyped-call]
             return nothing
-        try:
-            user = pwd.getpwuid(uid)
-        except KeyError:
+        user = find_account(uid)
+        if user is None:
             return nothing
 
         def look(send: Any) -> None:
             if not own:
-                user_files.become(user.pw_name, uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+                user_files.become(user.name, uid, user.gid, send.descriptor)  # type: ignore[no-untyped-call]
             for one in reads:
                 send(json.dumps(_read_job(one)).encode("utf-8") + b"\n")
 

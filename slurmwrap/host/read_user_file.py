@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 import stat
 import time
@@ -13,6 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from slurmwrap.host.user_account import UserAccount, find_account
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.job_run import JobRun
@@ -32,14 +32,13 @@ def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
     own_uid = os.geteuid()
     if not paths or (uid != own_uid and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
         return ()
-    try:
-        owner = pwd.getpwuid(uid)
-    except KeyError:
+    owner = find_account(uid)
+    if owner is None:
         return ()
 
     def read(send: Any) -> None:
         if uid != own_uid:
-            user_files.become(owner.pw_name, uid, owner.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+            user_files.become(owner.name, uid, owner.gid, send.descriptor)  # type: ignore[no-untyped-call]
         send(json.dumps([_read(path, uid) for path in paths]).encode("ascii"))
 
     answer = deadline_child.call(read, time.monotonic() + _DEADLINE_S, _ANSWER_BYTES)  # type: ignore[no-untyped-call]
@@ -92,16 +91,15 @@ class UserLogs:
         """Return the last 64 KiB that this run wrote to each; empty if they cannot be read, or not in time."""
         if not may_become(run.uid):  # type: ignore[no-untyped-call]
             return ()
-        try:
-            user = pwd.getpwuid(run.uid)
-        except KeyError:
+        user = find_account(run.uid)
+        if user is None:
             return ()
         paths = tuple(dict.fromkeys(os.fsencode(path) for path in (run.std_out, run.std_err) if path))
         begins = {name: list(begin) for name, begin in run.output_begins.items()}
         deadline = time.monotonic() + self._deadline_s
         logs = tuple(filter(None, map(_encode_path, named)))
         since = None if run.start_time is None else float(run.start_time)
-        answer = log_tails.read(paths, user.pw_name, run.uid, user.pw_gid, deadline, begins, logs, since)
+        answer = log_tails.read(paths, user.name, run.uid, user.gid, deadline, begins, logs, since)
         return tuple(LogTail(**log) for log in answer["logs"])
 
 
@@ -155,9 +153,8 @@ class StepFiles:
             return {}
         if self._clock() < self._not_before.get(uid, 0.0):
             return {}
-        try:
-            user = pwd.getpwuid(uid)
-        except KeyError:
+        user = find_account(uid)
+        if user is None:
             return {}
         work, deadline = _make_step_reader(run, directory, user, read), self._clock() + DEADLINE_S
         answer = deadline_child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
@@ -208,7 +205,7 @@ def make_counted_losses(found: Mapping[str, Any], start: float) -> CountedLosses
 
 
 def _make_step_reader(
-    run: JobRun, directory: str, user: pwd.struct_passwd, read: Callable[..., Any]
+    run: JobRun, directory: str, user: UserAccount, read: Callable[..., Any]
 ) -> Callable[[Any], None]:
     """Return the function that runs in the child; all that it needs is loaded before it becomes the user."""
     since = None if run.start_time is None else float(run.start_time)
@@ -216,7 +213,7 @@ def _make_step_reader(
 
     def read_counts(send: Any) -> None:
         if run.uid != os.geteuid():
-            user_files.become(user.pw_name, run.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+            user_files.become(user.name, run.uid, user.gid, send.descriptor)  # type: ignore[no-untyped-call]
         found = read(path, job_id, run.uid, since, run.restarts)
         send(json.dumps(found).encode("ascii"))
 

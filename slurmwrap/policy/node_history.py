@@ -5,7 +5,7 @@ store/database.py fills it, node_score.py judges it. It has only what kernel, NV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from slurmwrap.diagnosis.amdgpu import parse_amdgpu
 from slurmwrap.diagnosis.network_facts import format_port_lines, list_broken_links
@@ -164,26 +164,28 @@ def _select_gpu_lines(texts: list[str]) -> Iterable[str]:
 
 
 def find_changed_removals(
-    known: Iterable[Removal], out: Mapping[str, tuple[str, bool]], nodes: Iterable[str], *, now: float
+    known: Iterable[Removal], out: Mapping[str, tuple[str, bool]], checked: Collection[str], *, now: float
 ) -> tuple[Removal, ...]:
     """Return the removals that began or ended since `known` was written.
 
-    `known`: the removals that are still open. `out`: node -> (Reason, whether slurmwrap drained it).
+    `known`: the removals that are still open. `out`: node -> (Reason, whether slurmwrap drained it). `checked`: nodes
+    that are in service only for their check. The removal of a node that Slurm does not have any more ends too.
     """
-    names = frozenset(nodes)
     still = {one.node: one for one in known}
     began = [Removal(node=n, began=now, reason=why, ours=ours) for n, (why, ours) in out.items() if n not in still]
-    ended = [replace(one, ended=now) for node, one in still.items() if node in names and node not in out]
+    ended = [replace(one, ended=now) for node, one in still.items() if node not in checked and node not in out]
     return (*began, *ended)
 
 
-def list_lifted_drains(changed: Iterable[Removal], by_us: Mapping[str, float]) -> tuple[Repair, ...]:
+def list_lifted_drains(
+    changed: Iterable[Removal], by_us: Mapping[str, float], nodes: Collection[str]
+) -> tuple[Repair, ...]:
     """Return slurmwrap's drains that someone else lifted, as marks: that person has looked at the node.
 
-    `by_us`: node -> when slurmwrap last resumed it.
+    `by_us`: node -> when slurmwrap last resumed it. `nodes`: those that Slurm has; a renamed node was not looked at.
     """
     return tuple(
         Repair(node=one.node, at=one.ended, who="the person who lifted slurmwrap's drain", kind=LIFTED, note=one.reason)
         for one in changed
-        if one.ours and one.ended is not None and by_us.get(one.node, 0.0) < one.began
+        if one.node in nodes and one.ours and one.ended is not None and by_us.get(one.node, 0.0) < one.began
     )

@@ -64,6 +64,8 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
         return replace(fresh, restarts=max(0, job.restarts - 1)) if requeueing else fresh
     return replace(
         fresh,
+        # A user without a name any more (an LDAP entry that vanished) keeps the one that the run had before.
+        user=before.user if job.user == str(job.uid) and before.user else job.user,
         restarts=before.restarts,
         nodes=job.nodes if len(job.nodes) > len(before.nodes) else before.nodes,  # with --no-kill NodeList shrinks
         start_time=before.start_time if requeueing or _keeps_seen_start(before, job) else job.start_time,

@@ -237,17 +237,40 @@ def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, slur
             heard.setdefault(entry.item.job_id, []).append(entry.item)
     for job_id, observations in heard.items():
         job = slurm_jobs.latest.get(job_id)
-        if job is not None and not job.pending and job.restarts == 0:
-            # The job was never requeued, so its only run is the one that Slurm shows.
+        reused = job is not None and any(_parse_uid(o) not in (0, job.uid) for o in observations)
+        if job is not None and not job.pending and job.restarts == 0 and not reused:
+            # The job was never requeued, so its only run is the one that Slurm shows. A controller that was killed
+            # uses ids again.
             continue
         known = list(store.attempts(cluster=cluster, job_id=job_id))
         if job is not None and not job.pending:
             known.append(record_of(job, cluster))
         unseen = [o for o in observations if not _is_covered(o, known, forgotten=job is None)]
-        for run in _split_into_runs(unseen):
-            store.save_attempt(
-                run_from_hooks(cluster, job_id, run, before=job.submit_time if job is not None else None)
-            )
+        for group in _split_into_runs(unseen):
+            run = run_from_hooks(cluster, job_id, group, before=job.submit_time if job is not None else None)
+            known.append(_with_free_key(run, known))
+            store.save_attempt(known[-1])
+
+
+def _with_free_key(run: JobRun, known: Sequence[JobRun]) -> JobRun:
+    """Return `run` with a key that no known run of the job has.
+
+    A controller that was killed shows its job with the SubmitTime from before, and several runs may have been forgotten
+    since then. The next free key is then that of its start.
+    """
+    taken = {one.attempt.submit_time for one in known}
+    key = run.attempt.submit_time
+    if key in taken and run.start_time is not None:
+        key = run.start_time
+    while key in taken:
+        key -= 1
+    return replace(run, attempt=replace(run.attempt, submit_time=key))
+
+
+def _parse_uid(observation: Observation) -> int:
+    """Return the uid of the job's owner as the hook saw it; 0 without one, as for a job that Slurm forgot."""
+    uid = observation.facts.get("uid")
+    return uid if isinstance(uid, int) else 0
 
 
 def _split_into_runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]]:

@@ -440,7 +440,8 @@ def build_decision_context(
         starts=list_retry_starts(this_pass) if again else (),
         stopped=_find_stop_reason(run, submission, this_pass),
         site=this_pass.services.scope.user is None,
-        now=this_pass.now,
+        # With a clock that is slow, a wait until a time of Slurm's would last as much longer.
+        now=max(this_pass.now, run.end_time or 0.0),
     )
 
 

@@ -6,7 +6,6 @@ notify.show_evidence is set.
 
 from __future__ import annotations
 
-import pwd
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.errors import ConfigError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.host.mail import Mailer
+from slurmwrap.host.user_account import find_account
 from slurmwrap.host.webhook import Webhook, WebhookMessage, make_webhook
 from slurmwrap.report.text_format import count
 
@@ -121,11 +121,15 @@ class Messenger:
     def _send_mail(self, message: OwnerMessage) -> bool:
         if self._mail is None or not self._can_mail():
             return False
+        account = find_account(message.uid)
+        if account is None:
+            self._say(f"not mailed: uid {message.uid} has no name")
+            return False
         began = time.monotonic()
         try:
-            to = self._mail.to.replace("{user}", pwd.getpwuid(message.uid).pw_name)
+            to = self._mail.to.replace("{user}", account.name)
             Mailer(server=self._mail.server, sender=self._mail.sender).send(to, message.subject, message.text)
-        except (StoreError, KeyError) as error:
+        except StoreError as error:
             self._say(f"not mailed: {error}")
             # Sending blocks the whole pass, and the next mail would wait for the time-out again.
             if time.monotonic() - began > SLOW_S:
@@ -155,14 +159,6 @@ class Messenger:
         )
         note = f"\n{count(left_out, 'message')} before this one could not be sent." if left_out else ""
         return WebhookMessage(subject=subject, text=text + note, facts={**message.facts, "left_out": left_out})
-
-
-def find_user_name(uid: int) -> str:
-    """Return the name of a user, or the uid if it has none on this host."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def make_site_messenger(config: Config, say: Callable[[str], None]) -> Messenger | None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.host.user_account import find_user_name
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.running_job import GpuUse
 from slurmwrap.protocols import Published, Publisher
-from slurmwrap.reconcile.messenger import Messenger, OwnerMessage, find_user_name
+from slurmwrap.reconcile.messenger import Messenger, OwnerMessage
 from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.text_format import count, duration, in_order

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.host.user_account import find_user_name
 from slurmwrap.model.running_job import EarlyFinding
 from slurmwrap.policy.finding_messages import (
     FRESH_S,
@@ -14,7 +15,7 @@ from slurmwrap.policy.finding_messages import (
     list_message_times,
     plan_messages,
 )
-from slurmwrap.reconcile.messenger import Messenger, OwnerMessage, find_user_name
+from slurmwrap.reconcile.messenger import Messenger, OwnerMessage
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 from slurmwrap.report.finding_text import format_finding, format_finding_summary, format_public_finding
 

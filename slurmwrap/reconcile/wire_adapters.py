@@ -22,6 +22,7 @@ from slurmwrap.host.read_running_jobs import RunningJobReader
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.run_command import start_detached
 from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.host.user_account import find_user_name
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
 from slurmwrap.reconcile.messenger import make_site_messenger, make_user_messenger
@@ -73,7 +74,7 @@ def make_user_services(
 ) -> Services:
     """Return the services for the jobs of the user who runs this process. `state`: directory of their records."""
     uid = os.geteuid()
-    scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
+    scope = Scope(user=find_user_name(uid), uid=uid, trusted=frozenset())
     # If the site has a reconciler, it reports to the user.
     beside = None if config.site.published else WhyFilePublisher(format_why_text)
     own = config.for_own_jobs()

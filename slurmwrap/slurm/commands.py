@@ -282,7 +282,8 @@ class SlurmCommands:
 
     def jobs_of(self, user: str) -> tuple[WatchedJob, ...]:
         """Return all jobs of a user that Slurm still knows by one call of squeue; rows as in `watched`."""
-        return self._read_watched("--states=all", f"--user={user}")
+        shown = self._read_watched("--states=all", *_select_user(user))
+        return shown if _select_user(user) else tuple(one for one in shown if one.record.user == user)
 
     def queue(self) -> tuple[WatchedJob, ...]:
         """Return the jobs of all users that run or wait, as far as this user may see them; rows as in `watched`."""
@@ -298,7 +299,8 @@ class SlurmCommands:
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """Return all jobs that Slurm still knows, including ended ones, of one user or of all."""
-        return self._read_jobs(*([] if user is None else [f"--user={user}"]))
+        shown = self._read_jobs(*_select_user(user))
+        return shown if user is None or _select_user(user) else tuple(job for job in shown if job.user == user)
 
     def priority_scheme(self) -> PriorityScheme:
         """Return how Slurm orders its queue, read anew: weights change without a restart of this service."""
@@ -311,7 +313,7 @@ class SlurmCommands:
         """Return Nice (from squeue) or SiteFactor (from sprio, which alone shows it) of pending jobs by raw job id."""
         from slurmwrap.slurm.priority_parser import parse_priority_terms
 
-        selection = [] if user is None else [f"--user={user}"]
+        selection = _select_user(user)
         if key == "Nice":
             argv = ["squeue", "--noheader", "--all", "--states=PENDING", "--Format=JobID:20,Nice:20", *selection]
         else:
@@ -514,6 +516,14 @@ def parse_partition_test(stderr: str) -> PartitionTest | None:
     return PartitionTest(refusal=refusals[-1].strip()) if refusals else None
 
 
+def _select_user(user: str | None) -> list[str]:
+    """Return the option of squeue and sprio that selects a user's jobs; [] for all users, and for a uid without a name.
+
+    Slurm (22.05) ends with "Invalid user" for such a uid. Its jobs are selected from those of all users.
+    """
+    return [] if user is None or user.isdecimal() else [f"--user={user}"]
+
+
 def _find_user_name(uid: int) -> str:
     """Return the name from the password database; "" if the uid is unknown there."""
     try:
@@ -526,7 +536,8 @@ def get_output(result: CommandResult, timeout_s: float) -> str:
     """Return a command's standard output, or raise the error that it stands for, with Slurm's own message."""
     if result.missing:
         raise _make_unreachable_error(result)
-    stream = result.stderr or (b"" if result.ok else result.stdout)
+    # What a command printed before its deadline is jobs of all users, and no message.
+    stream = result.stderr or (b"" if result.ok or result.timed_out else result.stdout)
     message = "; ".join(line.strip() for line in _decode(stream).splitlines() if line.strip())
     if no_conf := re.search(_NO_CONF, message):
         raise NoSlurmConf(

@@ -16,6 +16,8 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.slurm.scontrol_parser import parse_duration, parse_number
 
+# What Slurm prints for a uid without a name, and the uids whose name it is (65534 in Debian and RHEL 8, 99 before).
+_NAMELESS, _NOBODY = "nobody", frozenset({65534, 99})
 # squeue(1) --Format; the last six contain user text.
 JOB_FIELDS = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserName", "UserID", "Account", "Partition"),
@@ -92,6 +94,14 @@ def split_rows(text: str, separator: str, width: int, program: str = "squeue") -
     return [[row[0].lstrip("\n"), *row[1:]] for row in rows]
 
 
+def _parse_user(name: str, uid: str) -> str:
+    """Return the name of a job's owner; the uid for one who has no name any more.
+
+    Slurm (22.05) prints "nobody" for each uid without a name, so the jobs of several users would be those of one.
+    """
+    return uid if name == _NAMELESS and parse_number(uid) not in _NOBODY else name
+
+
 def _parse_job_row(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
     state = fields["State"]
     exit_code, signal = parse_exit(fields["exit_code"])
@@ -103,7 +113,7 @@ def _parse_job_row(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
         array_job_id=None if fields["ArrayTaskID"] == "N/A" else parse_number(fields["ArrayJobID"]),
         array_task_id=int(fields["ArrayTaskID"]) if fields["ArrayTaskID"].isdecimal() else None,
         name=fields["Name"],
-        user=fields["UserName"],
+        user=_parse_user(fields["UserName"], fields["UserID"]),
         uid=parse_number(fields["UserID"]),
         account=_parse_text(fields["Account"]),
         partition=fields["Partition"],

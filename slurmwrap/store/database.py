@@ -212,11 +212,13 @@ SELECT node, at, job_id, uid, text,
 FROM gpu_faults f WHERE at >= ? ORDER BY at, rowid
 """
 
-# Runs that slurmwrap's own Prolog gate refused are excluded: they are not independent evidence from Slurm.
+# Runs that slurmwrap's own Prolog gate refused are excluded: they are not independent evidence from Slurm. So are runs
+# of users without a name: Slurm makes no credential for their jobs, and tries one node after the other.
 FAILURES = """
 SELECT nodes, end_time, job_id, uid, diagnosis_node, diagnosis_evidence, incident
 FROM attempts INDEXED BY attempts_node_failures
 WHERE diagnosis_category = 'node_failure' AND end_time >= ? AND diagnosis_signature <> 'hook.refused'
+    AND user <> CAST(uid AS TEXT)
 ORDER BY end_time
 """
 

@@ -316,7 +316,9 @@ KINDS: tuple[RetentionKind, ...] = (
         "attempts",
         "keep",
         _RUN,
-        """end_time < :before AND reconciled = 1 AND NOT EXISTS (SELECT 1 FROM actions o WHERE o.cluster = t.cluster
+        # A run that Slurm forgot, or that was never launched, has no end.
+        """(end_time < :before OR (end_time IS NULL AND submit_time < :before)) AND reconciled = 1
+        AND NOT EXISTS (SELECT 1 FROM actions o WHERE o.cluster = t.cluster
         AND o.job_id = t.job_id AND o.submit_time = t.submit_time
         AND (o.done_at IS NULL OR o.intended_at >= :before))""",
         "300",

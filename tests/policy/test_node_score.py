@@ -235,20 +235,26 @@ def test_lemons_of_a_simulated_fleet_are_found_with_few_false_alarms() -> None:
 
 def test_drains_are_recorded_when_they_begin_and_when_they_end() -> None:
     out = {"n1": ("bad fan", False), "n2": ("slurmwrap: gpu", True)}
-    began = find_changed_removals((), out, ("n1", "n2", "n3"), now=START)
+    began = find_changed_removals((), out, (), now=START)
     assert [(r.node, r.began, r.reason, r.ours, r.ended) for r in began] == [
         ("n1", START, "bad fan", False, None),
         ("n2", START, "slurmwrap: gpu", True, None),
     ]
-    assert find_changed_removals(began, out, ("n1", "n2", "n3"), now=START + 5) == ()
-    ended = find_changed_removals(began, {}, ("n1", "n2"), now=START + 9)
+    assert find_changed_removals(began, out, (), now=START + 5) == ()
+    ended = find_changed_removals(began, {}, (), now=START + 9)
     assert [(r.node, r.began, r.ended) for r in ended] == [("n1", START, START + 9), ("n2", START, START + 9)]
-    assert (
-        find_changed_removals(began, {}, ("n7",), now=START + 9) == ()
-    )  # Slurm no longer has these nodes, so the drains were not lifted
-    assert [(r.node, r.at, r.kind) for r in list_lifted_drains(ended, {})] == [("n2", START + 9, "lifted")]
-    assert [r.node for r in list_lifted_drains(ended, {"n2": START - 5})] == ["n2"]  # an earlier drain
-    assert list_lifted_drains(ended, {"n2": START + 8}) == ()
+    assert [r.node for r in find_changed_removals(began, {}, {"n2"}, now=START + 9)] == ["n1"]  # n2 is being checked
+    known = {"n1", "n2"}
+    assert [(r.node, r.at, r.kind) for r in list_lifted_drains(ended, {}, known)] == [("n2", START + 9, "lifted")]
+    assert [r.node for r in list_lifted_drains(ended, {"n2": START - 5}, known)] == ["n2"]  # an earlier drain
+    assert list_lifted_drains(ended, {"n2": START + 8}, known) == ()
+
+
+def test_the_drain_of_a_node_that_was_renamed_ends_and_no_person_lifted_it() -> None:
+    began = find_changed_removals((), {"n2": ("slurmwrap: gpu", True)}, (), now=START)
+    ended = find_changed_removals(began, {}, (), now=START + 9)
+    assert [(r.node, r.ended) for r in ended] == [("n2", START + 9)]
+    assert list_lifted_drains(ended, {}, {"n1", "m2"}) == ()
 
 
 def epilog(*texts: str, **changes: Any) -> Observation:

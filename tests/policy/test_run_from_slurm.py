@@ -31,6 +31,12 @@ def test_nodes_that_slurm_no_longer_shows_are_kept() -> None:
     assert record_of(job(81, nodes=("n1",)), "lab", whole).nodes == ("n1", "n2")
 
 
+def test_a_user_whose_name_vanished_keeps_the_name_that_the_run_had() -> None:
+    before = record_of(job(81, state="RUNNING"), "lab")
+    assert record_of(job(81, user="1001"), "lab", before).user == "alice"
+    assert record_of(job(81, user="1001"), "lab").user == "1001"
+
+
 def test_a_past_run_becomes_a_job_record_with_the_request_of_the_next_run() -> None:
     first = job(81)
     again = replace(first, state="PENDING", submit_time=START, restarts=1, nodes=(), start_time=None)

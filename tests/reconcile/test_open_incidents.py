@@ -109,6 +109,18 @@ def test_many_failures_below_one_switch_are_one_open_incident(world: TwoSwitchWo
     )  # the owner was notified before the incident was recognised, and again after it
 
 
+def test_a_clock_that_is_a_day_slow_delays_no_retry_by_a_day(world: TwoSwitchWorld) -> None:
+    """The incident has Slurm's times. A retry that waits for its end must not wait for the clock too."""
+    for i in range(40):
+        world.add_failed_job(1000 + i, uid=1001 + i % 5, on=f"n{i % 4}", at=i - 60, **(LOST if i in (20, 21) else {}))
+    world.run()
+    world.add_failed_job(2000, uid=1002, on="n1", at=-1)
+    world.clock.time -= 86_400
+    world.run()
+    starts = [int(call[3].partition("+")[2]) for call in world.requested_actions() if call[2] == "StartTime"]
+    assert len(starts) == 41 and starts[-1] < QUIET + 900 + 60
+
+
 def test_forged_logs_of_three_users_delay_and_warn_nobody_else(world: TwoSwitchWorld) -> None:
     """41 jobs of three users print the same error. A fourth user, who fails the same way once, retries at once."""
     for i in range(41):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -1400,6 +1400,26 @@ def test_a_wakeup_starts_the_next_pass_at_once(world: World) -> None:
     assert category_and_decision_of(world, failed)[0] == "traceback_from_crash"
 
 
+def test_a_pass_that_takes_long_is_followed_by_a_pause_of_four_times_as_long(world: World) -> None:
+    """Jobs that end all the time wake the reconciler all the time."""
+    ended: list[float] = []
+    slow = world.slurm.jobs
+
+    def jobs(user: str | None = None) -> tuple[JobRecord, ...]:
+        world.clock.sleep(3)
+        return slow(user)
+
+    world.slurm.jobs = jobs  # type: ignore[method-assign]
+    watch(
+        world.services(),
+        poll_s=60,
+        woken=lambda: world.clock.now(),
+        stopped=lambda: len(ended) == 3,
+        report=lambda _: ended.append(world.clock.now()),
+    )
+    assert [round(after - before) for before, after in pairwise(ended)] == [15, 15]
+
+
 def test_a_clock_set_back_during_the_wait_ends_the_wait(world: World) -> None:
     passes: list[float] = []
     back = count(1)
@@ -1550,3 +1570,31 @@ def test_a_gated_job_whose_start_time_was_changed_is_not_released(tmp_path: Path
     add_gated_job(world)
     world.add(replace(world.slurm.records[21], eligible_time=START + 86400))
     assert run_and_list_start_times(world) == []
+
+
+def test_a_run_whose_job_id_a_killed_controller_used_again_is_recorded(world: World) -> None:
+    """Slurm 22.05 forgets the jobs of its last seconds. Only the hooks reported the run of bob's job 81."""
+    early = {"submit_time": START - 300, "start_time": START - 299, "end_time": START - 290}
+    world.spool_observations(*hooks(job(81, uid=1002, user="bob", **early)))
+    later = job(81)
+    world.add(later)
+    world.spool_observations(*hooks(later))
+    world.run()
+    found = [(run.uid, run.start_time, run.end_time) for run in world.store.attempts()]
+    assert found == [(1002, START - 299, START - 290), (1001, later.start_time, later.end_time)]
+
+
+def test_each_of_several_runs_that_a_killed_controller_forgot_is_recorded(world: World) -> None:
+    """The controller shows the requeued job as it was before it started again, twice, and was killed each time."""
+    shown = job(81, submit_time=START - 500, start_time=START - 100, end_time=START - 50, restarts=1)
+    first = replace(shown, restarts=0, start_time=START - 501, end_time=START - 500)
+    second = replace(shown, start_time=START - 380, end_time=START - 360)
+    for run in (first, second):
+        world.add(replace(shown, state="PENDING", start_time=None, end_time=None, nodes=()))
+        world.spool_observations(*hooks(run))
+        world.run()
+    world.add(shown)
+    world.spool_observations(*hooks(shown))
+    world.run()
+    found = sorted(run.start_time or 0 for run in world.store.attempts())
+    assert found == [first.start_time, second.start_time, shown.start_time]

@@ -154,11 +154,36 @@ def test_retries_of_a_command_for_a_missing_slurm_conf_are_not_awaited(slurm: Sl
         slurm(scontrol=f"echo '{said}' >&2; sleep 600", timeout_s=allow(0.3)).cluster_name()
 
 
+def test_rows_that_were_printed_before_the_deadline_are_no_part_of_the_error(slurm: Slurm) -> None:
+    with pytest.raises(SlurmUnreachable, match=r"^squeue: no answer within [0-9.]+ s$"):
+        slurm(squeue="echo '7 of ada'; exec sleep 600", timeout_s=allow(0.3)).jobs()
+
+
 def test_an_unknown_job_is_none_and_other_errors_are_raised(slurm: Slurm) -> None:
     assert slurm(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1").job("7") is None
     with pytest.raises(SlurmError, match="Invalid user: x") as caught:
         slurm(squeue="echo 'squeue: error: Invalid user: x' >&2; exit 3").jobs("x")
     assert caught.value.exit_code == 3
+
+
+# An squeue of 22.05 for a uid without a name: it shows "nobody", and refuses to select the uid. Jobs of two uids.
+NAMELESS = r"""case "$*" in *--user*) echo "squeue: error: Invalid user: 1034" >&2; exit 1;; esac
+python3 -c '
+import os, re
+format = os.environ.get("SQUEUE_FORMAT2", "")
+separator = re.match("JobID:(.*?),", format, re.S)
+for uid in ("1034", "1035") if separator else ():
+    known = {"JobID": uid[3:], "ArrayJobID": uid[3:], "ArrayTaskID": "N/A", "State": "RUNNING", "UserName": "nobody"}
+    names = re.findall("([A-Za-z_-]+):" + re.escape(separator[1]), format)
+    print("".join({**known, "UserID": uid}.get(name, "") + separator[1] for name in names))
+'"""
+
+
+def test_jobs_of_a_uid_without_a_name_are_selected_from_all(slurm: Slurm) -> None:
+    adapter = slurm(squeue=NAMELESS)
+    assert [(job.job_id, job.user, job.uid) for job in adapter.jobs("1034")] == [(4, "1034", 1034)]
+    assert [one.record.job_id for one in adapter.jobs_of("1034")] == [4]
+    assert [job.user for job in adapter.jobs()] == ["1034", "1035"]
 
 
 def test_the_field_separator_is_new_for_each_call_and_not_an_argument(slurm: Slurm, tmp_path: Path) -> None:

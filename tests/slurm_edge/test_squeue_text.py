@@ -155,6 +155,16 @@ def row(**changes: str) -> str:
     return "".join(value + SEP for value in (plain | changes).values()) + "\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "user"),
+    [("nobody", "1034", "1034"), ("nobody", "65534", "nobody"), ("nobody", "99", "nobody"), ("ada", "1034", "ada")],
+)
+def test_a_user_without_a_name_is_known_by_the_uid(name: str, uid: str, user: str) -> None:
+    """Slurm prints "nobody" for each of them."""
+    (job,) = parse_jobs(row(UserName=name, UserID=uid), "", SEP)
+    assert (job.user, job.uid) == (user, int(uid))
+
+
 @given(name=st.text(max_size=30), comment=st.text(max_size=30))
 def test_user_text_moves_no_field_and_adds_no_row(name: str, comment: str) -> None:
     rows = row(Name=name, Comment=comment) + row(JobID="8", Name=f"x\n9\x1f{name}\x1fRUNNING")

@@ -71,6 +71,13 @@ def test_runs_and_hours_are_summed_per_node(store: Database) -> None:
     assert found.failures == ()
 
 
+def test_a_user_without_a_name_makes_no_node_suspect(store: Database) -> None:
+    """Slurm cannot launch the jobs of a user who vanished from the directory service, on any node."""
+    store.save_attempt(make_run(1, "n1", user="1001"))
+    store.save_attempt(make_run(2, "n2", user="ada"))
+    assert [failure.job_id for failure in store.node_history(0).failures] == [2]
+
+
 def test_node_failures_include_the_named_node_and_the_incident(store: Database) -> None:
     store.save_attempt(make_run(1, "n1", "n2", diagnosis=make_diagnosis(node="n2")))
     store.save_attempt(make_run(2, "n1", incident="i1"))

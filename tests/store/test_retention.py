@@ -272,6 +272,17 @@ def test_after_the_keep_period_the_whole_run_is_deleted(path: Path) -> None:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
+def test_a_finished_run_without_an_end_is_deleted_too(path: Path) -> None:
+    """A run that Slurm forgot, or whose launch failed."""
+    with Database.open(path) as store:
+        store.save_attempt(make_run(81, 401, end_time=None, state="REQUEUED"))
+        store.save_submission(make_submission(81, 402))
+    prune(path)  # the submission is kept as long as its run
+    prune(path)
+    with Database.open(path) as store:
+        assert (store.attempts(), store.submissions()) == ((), ())
+
+
 # On a synthetic site of 70 days
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import pwd
 import re
 import select
 import shutil
@@ -18,6 +17,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from slurmwrap.cli import terminal
+from slurmwrap.cli.list_options import user_name
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.cli.watch.background_poll import compute_pause
 from slurmwrap.cli.watch.full_screen import FullScreen
@@ -94,7 +94,7 @@ def watch(
     code = EX_OTHER
     try:
         if all_jobs:
-            reader = JobListReader(_get_user_name(), slurm, sources, config, os.environ)
+            reader = JobListReader(user_name(os.geteuid()), slurm, sources, config, os.environ)
             code = _watch_all(reader, slurm, sources, config, every=every, once=once, as_json=as_json)
         else:
             one = JobStatusReader(address, slurm, sources, config, os.environ)
@@ -195,14 +195,10 @@ def _make_output(follow: bool, as_json: bool) -> _Screen | LogFollower:
     return LogFollower(_make_style(_get_columns()), terminal=sys.stdout.isatty(), colour=colour)
 
 
-def _get_user_name() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
-
-
 def _find_address(job: str, slurm: SlurmCommands) -> str:
     if job and not _ADDRESS.fullmatch(job):
         raise UsageError(f"'{job}' is no job id", hint="write 81, 77 for a whole array, or 77_2 for a task of it")
-    address = job or find_newest_job(slurm, _get_user_name())
+    address = job or find_newest_job(slurm, user_name(os.geteuid()))
     if not address:
         raise SlurmwrapError("Slurm knows no job of yours now", hint="slurmwrap history lists earlier ones")
     return address
