@@ -405,8 +405,6 @@ _SOON_S = 2.0
 # Delays between attempts while Slurm or the database cannot be used: the first one and the longest one.
 _AWAY_S, _AWAY_MAX_S = 5.0, 300.0
 _TICK_S = 0.25
-# The pause after a pass, as a multiple of its duration: so the reconciler takes a fifth of a core at most.
-_REST = 4.0
 
 
 def watch(
@@ -424,40 +422,31 @@ def watch(
     """
     book, away_s = ReconcilerState(), 0.0
     while not stopped():
-        seen, began = woken(), services.clock.now()
+        seen = woken()
         try:
             summary = reconcile_once(services, book)
         except SlurmwrapError as error:
             if not away_s:
                 services.say(f"trying again until it works: {error}")
             away_s = min(_AWAY_MAX_S, away_s * 2 or _AWAY_S)
-            _wait(services, away_s, stopped, stopped)
+            _wait(services, away_s, stopped)
             continue
         if away_s:
             services.say("it works again")
             away_s = 0.0
         report(summary)
         soon = summary.waiting or summary.held_back
-        # Slurm is read before the time that the pass itself counts, and the database is pruned after it.
-        rest_s = min(poll_s, _REST * max(0.0, services.clock.now() - began))
-        seconds = max(rest_s, min(_SOON_S, poll_s)) if soon else poll_s
-        _wait(services, seconds, stopped, _combine_stops(stopped, woken, seen), rest_s)
+        _wait(services, min(_SOON_S, poll_s) if soon else poll_s, _combine_stops(stopped, woken, seen))
 
 
 def _combine_stops(stopped: Callable[[], bool], woken: Callable[[], object], seen: object) -> Callable[[], bool]:
     return lambda: stopped() or woken() != seen
 
 
-def _wait(
-    services: Services, seconds: float, stopped: Callable[[], bool], over: Callable[[], bool], rest_s: float = 0.0
-) -> None:
-    """Wait until `over()`, for `seconds` at most.
-
-    Nothing but `stopped()` ends the first second, so that a wake file touched by many jobs is one wake-up, and the
-    first `rest_s`: passes that take long must not follow each other.
-    """
+def _wait(services: Services, seconds: float, over: Callable[[], bool]) -> None:
+    """Wait. Nothing is done in the first second, so that a wake file touched by many jobs is one wake-up."""
     began = services.clock.now()
     services.clock.sleep(min(1.0, seconds))
     # A clock that is set back ends the wait.
-    while 0 <= (waited := services.clock.now() - began) < seconds and not (over() if waited >= rest_s else stopped()):
+    while 0 <= services.clock.now() - began < seconds and not over():
         services.clock.sleep(_TICK_S)

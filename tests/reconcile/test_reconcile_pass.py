@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -1398,26 +1398,6 @@ def test_a_wakeup_starts_the_next_pass_at_once(world: World) -> None:
     )
     assert len(summaries) == 2
     assert category_and_decision_of(world, failed)[0] == "traceback_from_crash"
-
-
-def test_a_pass_that_takes_long_is_followed_by_a_pause_of_four_times_as_long(world: World) -> None:
-    """Jobs that end all the time wake the reconciler all the time."""
-    ended: list[float] = []
-    slow = world.slurm.jobs
-
-    def jobs(user: str | None = None) -> tuple[JobRecord, ...]:
-        world.clock.sleep(3)
-        return slow(user)
-
-    world.slurm.jobs = jobs  # type: ignore[method-assign]
-    watch(
-        world.services(),
-        poll_s=60,
-        woken=lambda: world.clock.now(),
-        stopped=lambda: len(ended) == 3,
-        report=lambda _: ended.append(world.clock.now()),
-    )
-    assert [round(after - before) for before, after in pairwise(ended)] == [15, 15]
 
 
 def test_a_clock_set_back_during_the_wait_ends_the_wait(world: World) -> None:
