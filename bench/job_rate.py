@@ -45,7 +45,7 @@ from slurmwrap.lab.lab_state import read_state, write_state
 
 # More jobs than Slurm's default of 10,000 may be known, and ended ones are forgotten sooner.
 _SETTINGS = "\nMaxJobCount=200000\nMinJobAge=60\nDebugFlags=NO_CONF_HASH\n"
-_NODES, _CPUS = 4, 64
+_NODES, _CPUS = 4, 16
 _PATIENCE_S, _MISSING_S = 3600.0, 120.0
 ARMS: dict[str, tuple[str, ...]] = {"bare": ("--no-hooks", "--no-reconcile"), "controller": (), "site": ()}
 

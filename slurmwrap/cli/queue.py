@@ -131,7 +131,11 @@ def _format_page(listed: Sequence[ExplainedJob], now: float, everything: bool, *
         return
     yield (
         f"{text_format.count(len(listed), 'pending job')}{seen} for {_count_gpus(listed)}; "
-        + (f"{len(stuck):,} of them do not start unless a person does something" if stuck else "none needs a person")
+        + (
+            f"{len(stuck):,} of them {'does' if len(stuck) == 1 else 'do'} not start unless a person does something"
+            if stuck
+            else "none needs a person"
+        )
     )
     paint = terminal.choose_painter()
     for problem in QueueProblem:
