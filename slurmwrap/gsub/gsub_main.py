@@ -298,15 +298,16 @@ def _pass_with_reason(reason: str, words: list[str], request: JobRequest, consol
             hint="Leave out --json; --parsable prints the job's number alone.",
         )
     elsewhere = _goes_to_other_cluster(request)
-    if elsewhere and (request.own.explain or not any(map(request.setting, ("quiet", "parsable")))):
-        console.say(f"{reason} The call goes to sbatch unchanged.")
-    elif request.own.explain:
+    if request.own.explain and not elsewhere:
         console.say(f"{reason} Submitted unchanged.")
     names = add_plugin_names(request.plugin_options)
     if elsewhere:
         from slurmwrap.gsub.other_cluster import submit_to_other_cluster  # few calls use it
 
-        return submit_to_other_cluster(select_words_for_sbatch(words, names), request, dict(os.environ), console)
+        silent = not request.own.explain and any(map(request.setting, ("quiet", "parsable")))
+        remark = "" if silent else f"{reason} The call goes to sbatch unchanged."
+        call = select_words_for_sbatch(words, names)
+        return submit_to_other_cluster(call, request, dict(os.environ), console, remark)
     return _pass_unchanged(words, stdin, names)
 
 

@@ -31,9 +31,12 @@ _TAKEN_BY = re.compile(r"(?m)^(?:Submitted batch job \d+ on cluster |\d+;)(\S+)$
 
 
 def submit_to_other_cluster(
-    words: Sequence[str], request: JobRequest, environ: Mapping[str, str], console: Console
+    words: Sequence[str], request: JobRequest, environ: Mapping[str, str], console: Console, remark: str
 ) -> int:
-    """Call sbatch with `words`, print its output, record the job, and return the exit code of sbatch."""
+    """Call sbatch with `words`, print its output, record the job, and return the exit code of sbatch.
+
+    `remark`: is printed if a cluster took the job, so that a refused call has the output of sbatch alone.
+    """
     slurm = make_slurm_commands(load(environ), environ, console)
     stdin = request.script.content if request.script.from_stdin else None
     result = slurm.sbatch(SbatchCall(options=tuple(words), script_path=None, stdin=stdin, environ=environ))
@@ -43,6 +46,8 @@ def submit_to_other_cluster(
     if result.timed_out:
         console.say("sbatch gave no clear answer: it is not known whether the job was submitted")
         return result.exit_code or 1
+    if remark and result.job_id is not None:
+        console.say(remark)
     taken_by = _TAKEN_BY.search(result.stdout)
     if result.job_id is not None and taken_by is not None:
         try:
