@@ -19,7 +19,7 @@ demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each
 # Workers follow the cores and the memory (tests/session_hooks.py); files with slow tests are begun first.
 PARALLEL = -q -n auto --dist loadfile --no-loadscope-reorder
 SELECTED = $(PARALLEL) -m "not slow and not frameworks and not callers and not packages"
-test: setup ## what every change must pass: a real Slurm, root and two ordinary users (about 5 minutes on 2 cores)
+test: setup ## what every change must pass: a real Slurm, root and two ordinary users (5 to 15 minutes on 2 cores)
 	@$(ROOT) $(PY) -m pytest $(SELECTED)
 
 test-all: test test-slow callers accounting packages docs-test test-slurm-24.11 test-slurm-26.05 ## all that can be run without a GPU (hours)
