@@ -10,7 +10,6 @@ from slurmwrap.config.load_config import Config, Tuning
 from slurmwrap.placement.demand import GradedSettings
 
 _POLICY = Path(__file__).resolve().parents[2] / "slurmwrap" / "placement"
-_SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "speeds", "synergy_tune", "waiting")
 
 
 def changed(policy: str, scale: float) -> dict[str, object]:
@@ -20,7 +19,7 @@ def changed(policy: str, scale: float) -> dict[str, object]:
 
 def record(policy: str, scale: float) -> dict[str, object]:
     """Return the default settings, the replay's changes, and a digest of the sources that use them."""
-    digest = sha256(b"".join((_POLICY / f"{name}.py").read_bytes() for name in _SOURCES))
+    digest = sha256(b"".join(path.read_bytes() for path in sorted(_POLICY.glob("*.py"))))
     return {
         "policy": policy,
         "tuning": asdict(Config().tuning),
@@ -28,7 +27,7 @@ def record(policy: str, scale: float) -> dict[str, object]:
         "relax_updates_per_s": Config().placement.relax_updates_per_s,
         "relax_jobs": Config().placement.relax_jobs,
         "changed here": {**changed(policy, scale), "reconcile --poll": 1.0},
-        "sha256 of the policy's sources": digest.hexdigest()[:16],
+        "sha256 of slurmwrap/placement": digest.hexdigest()[:16],
     }
 
 
