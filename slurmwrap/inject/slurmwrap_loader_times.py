@@ -8,8 +8,9 @@ step directory, the training process also `<pid>.loader`. Both hold sums in text
 
 `dataset` identifies the dataset object, which forked workers share with their parent; `queue` is the time in which the
 process could have run but had no CPU (schedstat); seconds that are neither are spent waiting: for storage, for a lock.
-`between` is the time from one batch until the program asks for the next. `length` is len(loader), or -1. The first
-batches are left out: they include the start of the workers. Only the iterator with most batches counts. Python 3.6
+`between` is the time from one batch until the program asks for the next; it leaves out the first step too if there is
+another one, because a program prepares much in it. `length` is len(loader), or -1. The first batches are left out: they
+include the start of the workers. Only the iterator with most batches counts. Python 3.6
 syntax, standard library; never raises into the program. Sources: torch/utils/data/_utils/fetch.py (1.4 to 2.13),
 proc_pid_io(5), Documentation/scheduler/sched-stats.rst.
 """
@@ -155,12 +156,16 @@ def _note_batch(iterator: "Any", asked: float, file: "SumsFile", most: "Any") ->
     state[3] += 1
     if state[3] > 0:
         state[4] += now - asked
+        # The first step, until another one is known.
+        if state[3] <= 2:
+            state[5] = 0.0
         state[5] += asked - state[6]
+        between = state[5] * state[3] / max(1, state[3] - 1)
         if most[0] != _getpid():
             most[:] = [_getpid(), 0]
         if state[3] >= most[1]:
             most[1] = state[3]
-            values = ["%d" % state[0], "%d" % state[3], "%.6f" % state[4], "%.6f" % state[5]]
+            values = ["%d" % state[0], "%d" % state[3], "%.6f" % state[4], "%.6f" % between]
             file.write(values + ["%d" % state[1], "%d" % state[2]])
     state[6] = now
 

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from waiting import allow
 
-from slurmwrap.inject import slurmwrap_step
+from slurmwrap.inject import slurmwrap_loader_times, slurmwrap_step
 from slurmwrap.prerun.trial.loader_sampler import LoaderSampler
 
 JOB = """
@@ -54,6 +55,27 @@ def write_sums(folder: Path, batches: int, *, fetch_s: float, dataset: int = 7) 
     fetched = (dataset, batches, batches * fetch_s, batches * 0.01, batches * 0.02, batches << 20, 0)
     (folder / "12.fetch").write_text(" ".join(map(str, fetched)) + "\n")
     (folder / "11.loader").write_text(f"{dataset} {batches} {batches * 0.5} {batches * 0.25} 100 1\n")
+
+
+@pytest.mark.parametrize("batches, compute_s", [(2, 5.0), (3, 0.5), (4, 0.6)])
+def test_the_first_step_is_left_out_once_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, compute_s: float
+) -> None:
+    """The device takes 5 s in the first step, then 0.5 s and 0.7 s; each batch takes 0.1 s."""
+    times = iter([0.0, 0.1, 5.1, 5.2, 5.7, 5.8, 6.5, 6.6])
+    monkeypatch.setattr(slurmwrap_loader_times, "_clock", lambda: next(times))
+    state = [7, 20, 2, -slurmwrap_loader_times.SKIPPED, 0.0, 0.0, 0.0]
+    iterator, most = SimpleNamespace(_slurmwrap_times=state), [0, 0]
+    file = slurmwrap_loader_times.SumsFile(str(tmp_path), "loader")
+    for _ in range(batches):
+        asked = slurmwrap_loader_times._clock()
+        slurmwrap_loader_times._note_batch(iterator, asked, file, most)
+    (tmp_path / "1.fetch").write_text("7 1 0.1 0.1 0 0 0\n")
+    sampler = LoaderSampler(str(tmp_path))
+    sampler.look(0.0)
+    found = sampler.summarize()
+    assert found is not None
+    assert (found.compute_s, found.wait_s) == (pytest.approx(compute_s), pytest.approx(0.1))
 
 
 def test_costs_are_those_between_two_times_if_there_were_batches(tmp_path: Path) -> None:
