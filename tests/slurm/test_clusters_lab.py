@@ -75,10 +75,7 @@ def test_lists_show_the_cluster_where_there_are_several(labs: tuple[Lab, Lab]) -
     assert both[0].split()[:3] == ["job", "cluster", "name"]
     assert {tuple(line.split()[:2]) for line in both[1:3]} == {("1", "east"), ("1", "west")}
     one = _slurmwrap(east, "history", "-M", "west").stdout.splitlines()
-    assert (one[0].split()[:2], one[-1]) == (
-        ["job", "name"],
-        "1 run, 1 failed (100 %), 0.0 GPU-hours, 0.0 of them in failed runs.",
-    )
+    assert one[0].split()[:2] == ["job", "name"] and one[-1].startswith("1 run, 1 failed (100 %), ")
     rows = json.loads(_slurmwrap(west, "jobs", "list", "--json", "-M", "all").stdout)["rows"]
     assert {(row["job"], row["cluster"]) for row in rows} == {("1", "east"), ("1", "west")}
     assert "cluster" in _slurmwrap(west, "jobs", "list").stdout.splitlines()[0].split()
