@@ -63,8 +63,13 @@ def reconcile_until_judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict
 
 def submit_script(lab: Lab, body: str, *options: str, user: str) -> str:
     """Submits a job with one GPU whose output is in the user's home. Returns the job id."""
-    home = pwd.getpwnam(user).pw_dir
-    return lab.submit(*_QUICK, f"--output={home}/rec-%j.out", *options, user=user, script=f"#!/bin/bash\n{body}\n")
+    output = find_output(lab, "%j", user)
+    return lab.submit(*_QUICK, f"--output={output}", *options, user=user, script=f"#!/bin/bash\n{body}\n")
+
+
+def find_output(lab: Lab, job: str, user: str) -> Path:
+    """The output of a job of `submit_script`. The labs of a session share homes, and jobs may append."""
+    return Path(pwd.getpwnam(user).pw_dir) / f"rec-{lab.cluster}-{job}.out"
 
 
 def consent_to_retries(lab: Lab, jobs: Sequence[str], user: str) -> None:

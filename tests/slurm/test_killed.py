@@ -82,5 +82,4 @@ def _assert_rerun_exactly_once(lab: Lab, jobs: list[str]) -> None:
         assert {row["error"] for row in actions} <= {"", "it was requeued already"}
         timeline = json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
         categories = [one["diagnosis"]["category"] for one in timeline["attempts"] if one["diagnosis"]]
-        # In a session's lab the incident of an earlier file may explain it: a file system that several jobs lost.
-        assert categories[0] in ("nccl_error", "storage_io")
+        assert categories[0] == "nccl_error"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from port_tree import write_ib
 from realslurm import USERS, Lab
-from site_records import consent_to_retries, reconcile_until_judged, runs, site, site_rows, submit_script
+from site_records import consent_to_retries, find_output, reconcile_until_judged, runs, site, site_rows, submit_script
 from waiting import allow, wait_for
 
 from slurmwrap.host.lock import hold_exclusive_lock
@@ -227,7 +227,7 @@ def test_a_link_that_goes_down_while_a_job_runs_explains_its_lost_peer(lab: Lab)
     job = submit(lab, f"while [ ! -e {flag} ]; do sleep 0.1; done; {NCCL}; exit 1", "-N2", "--exclusive")
     lab.wait_job(job, ("RUNNING",))
     # Slurm shows RUNNING while the Prolog still runs; the batch script writes its output file after it.
-    output = Path(pwd.getpwnam(ALICE).pw_dir) / f"rec-{job}.out"
+    output = find_output(lab, job, ALICE)
     wait_for(output.exists, bool, timeout=60)
     hosts = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
     node = lab.run(["scontrol", "show", "hostnames", hosts]).stdout.split()[-1]
