@@ -14,7 +14,7 @@ from functools import partial
 from slurmwrap.diagnosis import slurm_state
 from slurmwrap.diagnosis.advice import find_specific_advice, make_printable
 from slurmwrap.diagnosis.cited_context import add_context, find_own_place
-from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, KernelCause, find_kernel_cause, find_link_cause
+from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, LINK_CATEGORIES, KernelCause, find_kernel_cause, find_link_cause
 from slurmwrap.diagnosis.log_matches import DECISIVE, ORDINARY, STRONG, LogMatch, find_marks
 from slurmwrap.diagnosis.log_progress import LogProgress, find_last_progress, find_progress, find_remaining
 from slurmwrap.diagnosis.log_rows import LogRows, cut_rows, read_log, strip_prefix
@@ -47,7 +47,6 @@ _GPU_CATEGORIES = frozenset(
         "cuda_init_failed",
     )
 )
-_COMMUNICATION = frozenset(("nccl_error", "mpi_error", "mpi_runtime_failure", "network_error"))
 # Slurm knows that these happened, but perhaps not why: a node is gone because its spot capacity was reclaimed.
 _EXPLAINED_BY_LOG = frozenset(("cancelled", "node_failure"))
 _TRACEBACK_CATEGORY = "traceback_from_crash"
@@ -137,7 +136,7 @@ def _add_port_lines(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
 
     A broken link is evidence that no user can write. Few errors, or a lower rate, are not, so they are only shown.
     """
-    if diagnosis.category not in _COMMUNICATION or not evidence.network:
+    if diagnosis.category not in LINK_CATEGORIES or not evidence.network:
         return diagnosis
     broken = list_broken_links(evidence.network)
     cited = [_cite(f"network:{event.node}", 0, event.text) for event in broken]

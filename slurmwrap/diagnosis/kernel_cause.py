@@ -37,7 +37,7 @@ AMBIGUOUS = frozenset(
     )
 )
 # Failures that a broken link of a node can explain, and the words that decide where the category alone does not.
-_LINK_CATEGORIES = frozenset(("nccl_error", "mpi_runtime_failure", "mpi_error", "network_error"))
+LINK_CATEGORIES = frozenset(("nccl_error", "mpi_runtime_failure", "mpi_error", "network_error"))
 _LINK_WORDS = re.compile(
     r"UCX|UCT|[Tt]ransport|[Rr]etry|\b[Ii][Bb]V?_|ibv_|verbs|openib|[Tt]im(?:ed|e) ?-?out|[Cc]onnection|btl|OFI|MTL"
 )
@@ -102,7 +102,7 @@ def find_link_cause(evidence: Evidence, category: str, text: str) -> KernelCause
     If links of several nodes broke, a switch is more likely at fault than one of them: None. Ranks on one node do not
     use its links.
     """
-    if category not in _LINK_CATEGORIES or _NOT_OF_LINKS.search(text):
+    if category not in LINK_CATEGORIES or _NOT_OF_LINKS.search(text):
         return None
     if category != "network_error" and len(evidence.nodes) == 1:
         return None

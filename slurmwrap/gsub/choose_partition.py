@@ -97,7 +97,7 @@ def advise_partition(
         snapshot,
         _find_needs(request, run_time),
         find_partition_user(request.value("account") or "", request.value("qos") or ""),
-        _kept(context),
+        _list_reserved(context),
     )
     others = [name for name in suitable.names if name not in asked.split(",")]
     if not others or not asked or request.hetjob:
@@ -122,7 +122,7 @@ def _rank(
         snapshot,
         _find_needs(request, run_time),
         find_partition_user(request.value("account") or "", request.value("qos") or ""),
-        _kept(context),
+        _list_reserved(context),
     )
     # The default partition is among those that Slurm is asked about.
     asked = sorted(suitable.names, key=lambda name: name != snapshot.default_partition)[:_MOST_TESTED]
@@ -165,7 +165,8 @@ def _find_starts(
     return starts, takes, {name: tests[name].refusal for name in names if name in tests and tests[name].refusal}
 
 
-def _kept(context: SubmitContext) -> tuple[str, ...]:
+def _list_reserved(context: SubmitContext) -> tuple[str, ...]:
+    """Return the partitions that the site keeps for pre-runs."""
     return (context.config.prerun.partition,)
 
 

@@ -46,8 +46,8 @@ def states(settings, gpus, deadline):
                 one.update(_read_state(settings.sysfs, devices[address]))
             send(json.dumps(one).encode("utf-8") + b"\n")
 
-    answer = driver_guard.ask(settings, look, deadline, LIMIT, _last_call)
-    found = [line for line in _lines(answer.data) if "asking" not in line]
+    answer = driver_guard.ask(settings, look, deadline, LIMIT, _find_last_call)
+    found = [line for line in driver_guard.parse_lines(answer.data) if "asking" not in line]
     facts = {"gpu": found}
     if answer.error:
         facts["gpu_error"] = answer.error
@@ -135,9 +135,5 @@ def _earlier(earlier, name, count):
     return value if isinstance(value, int) and value <= count else 0
 
 
-def _lines(data):
-    return [json.loads(line.decode("utf-8")) for line in data.split(b"\n")[:-1]]
-
-
-def _last_call(data):
-    return "the counters of %s" % ([line["asking"] for line in _lines(data) if "asking" in line] or ["a GPU"])[-1]
+def _find_last_call(data):
+    return "the counters of %s" % driver_guard.find_last_call(data, "a GPU")

@@ -51,6 +51,17 @@ def ask(settings, work, deadline, limit, doing, name=DRIVER):
     return DriverAnswer(found.data, why)
 
 
+def parse_lines(data):
+    """Return the JSON objects that a child sent, one a line, without a last line that is cut."""
+    return [json.loads(line.decode("utf-8")) for line in data.split(b"\n")[:-1]]
+
+
+def find_last_call(data, otherwise="the start"):
+    """Return what the child said last that it asks, {"asking": call}; `otherwise` if it said nothing."""
+    asked = [line["asking"] for line in parse_lines(data) if "asking" in line]
+    return asked[-1] if asked else otherwise
+
+
 def hung(directory, name=DRIVER):
     """Return {"pid", "start", "since", "call"} of the child that is still stuck in the driver; None without one."""
     path = os.path.join(directory, name + ".stuck")

@@ -96,12 +96,12 @@ def ask(settings, gpus, others, job_id, sluid):
     try:
         if nvml.fallen(settings, ()):
             return []
-        answer = driver_guard.ask(settings, query, time.monotonic() + QUERY_S, ANSWER, _last_call)
+        answer = driver_guard.ask(settings, query, time.monotonic() + QUERY_S, ANSWER, driver_guard.find_last_call)
     except OSError:
         # Without its private directory a node cannot remember a stuck driver, so the driver is not asked.
         return []
     found = {}
-    for line in _lines(answer.data):
+    for line in driver_guard.parse_lines(answer.data):
         if "gpu" in line:
             found.setdefault((line["gpu"], line.get("mig", "")), {}).update(line)
     _add_dcgm_shares(settings, gpus, found)
@@ -115,14 +115,6 @@ def _add_dcgm_shares(settings, gpus, found):
     for minor, address in gpus:
         if address in rows and (minor, "") in bandwidths:
             found[minor, ""]["shares"] = gpu_shares.dcgm_shares(bandwidths[minor, ""], rows[address])
-
-
-def _lines(data):
-    return [json.loads(line.decode("ascii")) for line in data.split(b"\n")[:-1]]
-
-
-def _last_call(data):
-    return ([line["asking"] for line in _lines(data) if "asking" in line] or ["the start"])[-1]
 
 
 def _send(settings, job_id, found):

@@ -54,8 +54,8 @@ def read(settings, deadline, before=None):
             send(json.dumps({"name": name, "port": dict(one, link=link)}).encode("utf-8") + b"\n")
 
     late = min(deadline, time.monotonic() + SECONDS)
-    answer = driver_guard.ask(settings, look, late, LIMIT, _last_name, "network")
-    for line in _lines(answer.data):
+    answer = driver_guard.ask(settings, look, late, LIMIT, _find_last_name, "network")
+    for line in driver_guard.parse_lines(answer.data):
         if "port" in line:
             found["ports"][line["name"]] = line["port"]
     return found, answer.error
@@ -96,7 +96,7 @@ def _read_infiniband(path, was_up):
     if not up and not was_up:
         return {"up": False, "state": state}
     counters = dict((name, _read(os.path.join(path, "counters", name))) for name, _ in IB_COUNTERS)
-    return {"up": up, "state": state, "rate": _read(os.path.join(path, "rate")), "counters": _numbers(counters)}
+    return {"up": up, "state": state, "rate": _read(os.path.join(path, "rate")), "counters": _parse_numbers(counters)}
 
 
 def _read_ethernet(path, was_up):
@@ -107,8 +107,8 @@ def _read_ethernet(path, was_up):
     counters = dict((name, _read(os.path.join(path, "statistics", name))) for name in NET_STATISTICS)
     # Linux 4.16 and later; before, only the changes in both directions are counted.
     counters["carrier_down_count"] = _read(os.path.join(path, "carrier_down_count"))
-    found = _numbers(counters)
-    changes = _numbers({"": _read(os.path.join(path, "carrier_changes"))})
+    found = _parse_numbers(counters)
+    changes = _parse_numbers({"": _read(os.path.join(path, "carrier_changes"))})
     if "carrier_down_count" not in found and changes:
         found["carrier_down_count"] = changes[""] // 2
     # -1: unknown, as of virtual adapters. The file of an interface that is down cannot be read.
@@ -116,7 +116,7 @@ def _read_ethernet(path, was_up):
     return {"up": up, "state": state, "rate": speed + " Mb/s" if speed.isdigit() else "", "counters": found}
 
 
-def _numbers(texts):
+def _parse_numbers(texts):
     """Return the counters that are numbers: a firmware without them prints "N/A (no PMA)"."""
     return dict((name, int(text)) for name, text in texts.items() if text.isdigit())
 
@@ -135,12 +135,8 @@ def _read(path):
         os.close(descriptor)
 
 
-def _lines(data):
-    return [json.loads(line.decode("utf-8")) for line in data.split(b"\n")[:-1]]
-
-
-def _last_name(data):
-    return "the counters of %s" % ([line["asking"] for line in _lines(data) if "asking" in line] or ["a port"])[-1]
+def _find_last_name(data):
+    return "the counters of %s" % driver_guard.find_last_call(data, "a port")
 
 
 def compare(before, now, complete=True):
@@ -170,7 +166,7 @@ def _compare_port(was, now):
     found = _compare_counters(was["counters"], now["counters"])
     if not now["up"]:
         found.update(state=now["state"] or "unknown", was=was["state"])
-    elif 0 < _speed(now["rate"]) < _speed(was["rate"]):
+    elif 0 < _parse_speed(now["rate"]) < _parse_speed(was["rate"]):
         found.update(rate=now["rate"], was_rate=was["rate"])
     return found
 
@@ -194,7 +190,7 @@ def _compare_counters(was, now):
     return dict(found, downs=downs[0]) if downs else found
 
 
-def _speed(rate):
+def _parse_speed(rate):
     """Return the number of "200 Gb/sec (4X HDR)" or "25000 Mb/s"; 0 when it is unknown."""
     found = re.match(r"[\d.]+", rate)
     return float(found.group(0)) if found else 0.0

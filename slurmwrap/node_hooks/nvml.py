@@ -28,9 +28,9 @@ def states(settings, gpus, deadline, started_at=None, lost="", checks=nvml_ask.C
     if not known:
         return _facts_without_addresses(settings) if gpus else {}
     answer = driver_guard.ask(
-        settings, lambda send: nvml_ask.run(known, started_at, send, checks), deadline, LIMIT, _last_call
+        settings, lambda send: nvml_ask.run(known, started_at, send, checks), deadline, LIMIT, driver_guard.find_last_call
     )
-    lines = list(_lines(answer.data))
+    lines = driver_guard.parse_lines(answer.data)
     facts = {"gpu": _by_gpu(known, lines)}
     errors = ["NVML: %s" % line["failed"] for line in lines if "failed" in line] + [answer.error]
     if len(known) < len(gpus):
@@ -73,16 +73,6 @@ def fallen(settings, lines):
         # Only this hook knows it then.
         pass
     return found_lines[0]
-
-
-def _lines(data):
-    for line in data.split(b"\n")[:-1]:
-        yield json.loads(line.decode("utf-8"))
-
-
-def _last_call(data):
-    asked = [line["asking"] for line in _lines(data) if "asking" in line]
-    return asked[-1] if asked else "the start"
 
 
 def _by_gpu(known, lines):
