@@ -95,6 +95,20 @@ class JobRecord:
         return self.state in FINAL_STATES
 
     @property
+    def requeueing(self) -> bool:
+        """Return True while a run that was requeued, or whose node was lost, is COMPLETING.
+
+        SubmitTime is still that of this run, but the restart is counted already, StartTime is the present time, and
+        EndTime is the time limit after that, or unknown without a limit (pack_job and job_requeue in slurmctld's
+        job_mgr.c, 22.05 to 26.05).
+        """
+        if self.state != "COMPLETING" or not self.restarts:
+            return False
+        if self.start_time is None or self.end_time is None:
+            return True
+        return self.end_time - self.start_time == self.time_limit_s and self.reason != "TimeLimit"
+
+    @property
     def refused(self) -> bool:
         """Return True for a submission that Slurm refused: sbatch printed no id, so it was never a job.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from slurmwrap.fast_dataclasses import replace
@@ -30,14 +30,12 @@ def run_key_from_job(job: JobRecord, cluster: str) -> RunKey:
 def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> JobRun:
     """Return the run that `job` shows. From `before`, keep the judgement and what Slurm no longer shows.
 
-    While a requeued run is COMPLETING, Slurm 22.05 already counts the restart and shows the present time as StartTime,
-    with EndTime=Unknown or, after a lost node, with an end. So the start that was seen while the job ran is kept.
+    While a requeued run is COMPLETING, its start is not shown and its restarts are one less (JobRecord.requeueing).
     """
-    requeueing = job.state == "COMPLETING" and job.end_time is None
     fresh = JobRun(
         attempt=run_key_from_job(job, cluster),
         address=job.address,
-        restarts=job.restarts,
+        restarts=job.restarts - job.requeueing,
         name=job.name,
         user=job.user,
         uid=job.uid,
@@ -52,7 +50,7 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
         gpus=job.gpus,
         cpus=job.cpus,
         eligible_time=job.eligible_time,
-        start_time=job.start_time,
+        start_time=None if job.requeueing else job.start_time,
         end_time=job.end_time if job.ended else None,
         time_limit_s=job.time_limit_s,
         mem_mib_per_node=job.mem_mib_per_node,
@@ -61,14 +59,14 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
         std_err=job.std_err,
     )
     if before is None:
-        return replace(fresh, restarts=max(0, job.restarts - 1)) if requeueing else fresh
+        return fresh
     return replace(
         fresh,
         # A user without a name any more (an LDAP entry that vanished) keeps the one that the run had before.
         user=before.user if job.user == str(job.uid) and before.user else job.user,
         restarts=before.restarts,
         nodes=job.nodes if len(job.nodes) > len(before.nodes) else before.nodes,  # with --no-kill NodeList shrinks
-        start_time=before.start_time if requeueing or _keeps_seen_start(before, job) else job.start_time,
+        start_time=before.start_time if _keeps_seen_start(before, job) else fresh.start_time,
         measurement=before.measurement,
         diagnosis=before.diagnosis,
         decision=before.decision,
@@ -84,6 +82,26 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
 
 def _keeps_seen_start(before: JobRun, job: JobRecord) -> bool:
     return job.state == "COMPLETING" and before.start_time is not None
+
+
+def is_next_run(job: JobRecord, before: JobRun) -> bool:
+    """Return True if `job` shows the run after `before`, with the same SubmitTime.
+
+    A requeued run that loses its node before it has ended starts again so (kill_running_job_by_node_name in slurmctld's
+    job_mgr.c, 22.05).
+    """
+    if before.start_time is None or job.start_time is None or job.requeueing:
+        return False
+    return job.restarts > before.restarts and job.start_time > before.start_time and before.diagnosis is None
+
+
+def set_earlier_key(run: JobRun, known: Iterable[JobRun]) -> JobRun:
+    """Return `run` with the newest key before its own that no known run of the job has."""
+    taken = {one.attempt.submit_time for one in known}
+    key = run.attempt.submit_time - 1
+    while key in taken:
+        key -= 1
+    return replace(run, attempt=replace(run.attempt, submit_time=key))
 
 
 def make_previous_run(job: JobRecord, cluster: str) -> JobRun:

@@ -7,18 +7,20 @@ runs are the reconciler's durable to-do list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from slurmwrap.diagnosis.build_evidence import select_observations_of_run
+from slurmwrap.diagnosis.build_evidence import SLACK_S, select_observations_of_run
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import BlockedInput
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.blocked_inputs import make_block_actions
-from slurmwrap.policy.run_from_slurm import record_of, run_from_hooks
+from slurmwrap.policy.run_from_slurm import record_of, run_from_hooks, run_key_from_job, set_earlier_key
 from slurmwrap.protocols import Store
 from slurmwrap.reconcile.ingest_gpu_samples import store_samples
 from slurmwrap.reconcile.reconcile_context import IngestReport, Services, SlurmJobs, Unpack, learn
@@ -45,17 +47,13 @@ def ingest(services: Services, cluster: str, slurm_jobs: SlurmJobs) -> IngestRep
     for spool in services.spools:
         waiting = iter(spool.collect(LIMIT))
         while batch := list(islice(waiting, BATCH)):
-            slurm_jobs.know(_list_job_ids(batch))
+            slurm_jobs.know(entry.item for entry in batch if isinstance(entry.item, Observation))
             with services.store.transaction():
                 handled = [_ingest_entry(entry, services, cluster, slurm_jobs, report) for entry in batch]
                 _open_unseen(handled, services.store, cluster, slurm_jobs)
             report.blocked += sum(_block_from_prerun(one, services) for one in handled)
             spool.discard(handled)
     return report
-
-
-def _list_job_ids(batch: Sequence[SpoolEntry]) -> set[int]:
-    return {entry.item.job_id for entry in batch if isinstance(entry.item, Observation)}
 
 
 def _ingest_entry(
@@ -230,41 +228,69 @@ def _block_from_prerun(entry: SpoolEntry, services: Services) -> bool:
 
 
 def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, slurm_jobs: SlurmJobs) -> None:
-    """Store a run for each one that only its hooks reported: Slurm has forgotten it, or shows the next run."""
+    """Store the runs that hooks reported and that the rest of the pass does not see.
+
+    Slurm has forgotten such a run, shows the next run of the job, or started the run after its records were read.
+    """
     heard: dict[int, list[Observation]] = {}
     for entry in handled:
         if isinstance(entry.item, Observation) and entry.item.context in _HOOKS:
             heard.setdefault(entry.item.job_id, []).append(entry.item)
     for job_id, observations in heard.items():
-        job = slurm_jobs.latest.get(job_id)
+        job, first = slurm_jobs.latest.get(job_id), slurm_jobs.first.get(job_id)
         reused = job is not None and any(_parse_uid(o) not in (0, job.uid) for o in observations)
-        if job is not None and not job.pending and job.restarts == 0 and not reused:
+        if job is not None and job is first and not job.pending and job.restarts == 0 and not reused:
             # The job was never requeued, so its only run is the one that Slurm shows. A controller that was killed
             # uses ids again.
             continue
-        known = list(store.attempts(cluster=cluster, job_id=job_id))
-        if job is not None and not job.pending:
-            known.append(record_of(job, cluster))
-        unseen = [o for o in observations if not _is_covered(o, known, forgotten=job is None)]
+        known = {run.attempt: run for run in store.attempts(cluster=cluster, job_id=job_id)}
+        if job is not None and not job.pending and not job.refused:
+            shown = _make_shown_run(job, cluster, known, observations)
+            if shown != known.get(shown.attempt) and (job is not first or shown.restarts < job.restarts):
+                store.save_attempt(shown)
+            known[shown.attempt] = shown
+        unseen = [o for o in observations if not _is_covered(o, known.values(), forgotten=job is None)]
         for group in _split_into_runs(unseen):
             run = run_from_hooks(cluster, job_id, group, before=job.submit_time if job is not None else None)
-            known.append(_with_free_key(run, known))
-            store.save_attempt(known[-1])
+            run = _set_free_key(run, known.values())
+            known[run.attempt] = run
+            store.save_attempt(run)
 
 
-def _with_free_key(run: JobRun, known: Sequence[JobRun]) -> JobRun:
+def _make_shown_run(
+    job: JobRecord, cluster: str, known: Mapping[RunKey, JobRun], observations: Sequence[Observation]
+) -> JobRun:
+    """Return the run that Slurm shows, with the restart count of its Prologs, and their time if no start is shown.
+
+    Slurm counts a restart when the requeue begins. So it counts one too many until the run has ended, and for ever if
+    the job is cancelled before that (job_signal in slurmctld's job_mgr.c). Prologs after SubmitTime are this run's.
+    """
+    before = known.get(run_key_from_job(job, cluster))
+    if before is not None and before.diagnosis is not None:
+        return before
+    shown = record_of(job, cluster, before)
+    if before is not None and shown.start_time is not None:
+        return shown
+    earliest = job.submit_time if shown.start_time is None else shown.start_time - SLACK_S
+    own = [o for o in observations if o.context is Context.PROLOG and o.at >= max(earliest, job.submit_time)]
+    if before is None and any(o.facts.get("restarts") == job.restarts - 1 for o in own):
+        shown = replace(shown, restarts=job.restarts - 1)
+    times = [o.at for o in own if o.facts.get("restarts") == shown.restarts]
+    return replace(shown, start_time=int(min(times))) if times and shown.start_time is None else shown
+
+
+def _set_free_key(run: JobRun, known: Collection[JobRun]) -> JobRun:
     """Return `run` with a key that no known run of the job has.
 
     A controller that was killed shows its job with the SubmitTime from before, and several runs may have been forgotten
     since then. The next free key is then that of its start.
     """
-    taken = {one.attempt.submit_time for one in known}
-    key = run.attempt.submit_time
-    if key in taken and run.start_time is not None:
-        key = run.start_time
-    while key in taken:
-        key -= 1
-    return replace(run, attempt=replace(run.attempt, submit_time=key))
+    later = replace(run.attempt, submit_time=run.start_time or run.attempt.submit_time)
+    if all(run.attempt != one.attempt for one in known):
+        return run
+    if all(later != one.attempt for one in known):
+        return replace(run, attempt=later)
+    return set_earlier_key(replace(run, attempt=later), known)
 
 
 def _parse_uid(observation: Observation) -> int:
@@ -282,7 +308,7 @@ def _split_into_runs(observations: Sequence[Observation]) -> Iterable[Sequence[O
     return [[o for o in prologs if int(o.facts.get("restarts") or 0) == count] for count in counts]
 
 
-def _is_covered(observation: Observation, known: Sequence[JobRun], *, forgotten: bool) -> bool:
+def _is_covered(observation: Observation, known: Collection[JobRun], *, forgotten: bool) -> bool:
     """Return True if one of the known runs is the observation's.
 
     If Slurm still knows the job, only a Prolog shows a new run: an Epilog's restart count may already be that of the

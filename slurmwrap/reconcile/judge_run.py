@@ -102,6 +102,8 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
         return None
     slurm_record = job if job is not None and not overwritten else _reconstruct_record(run, job, seen, past, this_pass)
     before = [other for other in others if other.attempt.submit_time < run.attempt.submit_time]
+    if overwritten and slurm_record.end_time is None and run.start_time is not None and job is not None:
+        slurm_record = replace(slurm_record, end_time=_find_latest_end(run, job, others))
     slurm_record = drop_earlier_exit_code(slurm_record, (other.derived_exit_code for other in before))
     run = ended(complete_run_from_hooks(run, seen), slurm_record, build_measurement(slurm_record, seen))
     if run.gpus and this_pass.services.scope.user is None:
@@ -185,6 +187,17 @@ def list_siblings(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
     """Return the other stored runs of the same job."""
     found = this_pass.services.store.attempts(cluster=run.attempt.cluster, job_id=run.attempt.job_id)
     return tuple(other for other in found if other.attempt != run.attempt)
+
+
+def _find_latest_end(run: JobRun, job: JobRecord, others: Sequence[JobRun]) -> int | None:
+    """Return the next SubmitTime or start of the job, for a run whose end no Epilog told.
+
+    Slurm sets SubmitTime when a requeued run has ended, except for two runs with one SubmitTime (is_next_run).
+    """
+    later = [other for other in others if other.attempt.submit_time > run.attempt.submit_time]
+    times = [job.submit_time, job.start_time, *(other.attempt.submit_time for other in later)]
+    times += [other.start_time for other in later]
+    return min((at for at in times if at is not None and at >= (run.start_time or 0)), default=None)
 
 
 def _select_observations(run: JobRun, others: Sequence[JobRun], this_pass: ReconcilePass) -> tuple[Observation, ...]:

@@ -16,6 +16,7 @@ from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.lowered_limit import LoweredLimit
+from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
 from slurmwrap.model.resource_profile import Measurement, RunSpeed
 from slurmwrap.model.running_job import CountedLosses, LossCurve
@@ -149,13 +150,20 @@ class SlurmJobs:
         self.first = {job.job_id: job for job in self.ask()}
         self.latest = self.first
 
-    def know(self, ids: Iterable[int]) -> None:
-        """Read the records again if one of `ids` is unknown.
+    def know(self, observations: Iterable[Observation]) -> None:
+        """Read the records again if one of the observed jobs is unknown, or was observed to be further on.
 
-        After that Slurm either knows all of them, or has forgotten them.
+        After that Slurm either knows all of the jobs, or has forgotten them.
         """
-        if any(self.owner(job_id) is None for job_id in ids):
+        if any(self.owner(one.job_id) is None or self._is_older_than(one) for one in observations):
             self.latest = {job.job_id: job for job in self.ask()}
+
+    def _is_older_than(self, observation: Observation) -> bool:
+        """Return True if the record was read before the Prolog's run started. Slurm starts the run, then the Prolog."""
+        job, restarts = self.latest.get(observation.job_id), observation.facts.get("restarts")
+        if observation.context is not Context.PROLOG or job is None or not isinstance(restarts, int):
+            return False
+        return restarts > job.restarts or (restarts == job.restarts and job.pending)
 
     def owner(self, job_id: int) -> int | None:
         """Return the uid of a job or array; None if Slurm knows no job with that id."""

@@ -17,7 +17,14 @@ from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
 from slurmwrap.policy.node_return import list_nodes_in_check
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT, is_held_launch
-from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_run, record_of, run_key_from_job
+from slurmwrap.policy.run_from_slurm import (
+    is_next_run,
+    is_submission_of_run,
+    make_previous_run,
+    record_of,
+    run_key_from_job,
+    set_earlier_key,
+)
 from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
 from slurmwrap.prerun.expected_saving import summarize_history
 from slurmwrap.profiling.contention import fit_contention_weights, make_contention_cases
@@ -297,6 +304,11 @@ def _list_runs_to_do(this_pass: ReconcilePass) -> tuple[JobRun, ...]:
             if key in this_pass.book.settled:
                 continue
             before = open_ones.get(key) or store.attempt(key)
+            if before is not None and is_next_run(job, before):
+                open_ones.pop(key, None)
+                earlier = set_earlier_key(before, store.attempts(cluster=cluster, job_id=job.job_id))
+                store.save_attempt(earlier)
+                open_ones[earlier.attempt], before = earlier, None
             if before is not None and before.reconciled:
                 this_pass.book.settled.add(key)
                 continue

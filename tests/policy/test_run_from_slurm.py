@@ -20,10 +20,18 @@ def test_a_running_job_has_no_end_and_no_exit_code() -> None:
 
 def test_during_a_requeue_restart_count_and_start_are_not_taken_from_slurm() -> None:
     running = record_of(job(81, state="RUNNING", end_time=None), "lab")
-    requeueing = job(81, state="COMPLETING", end_time=None, restarts=1, start_time=START)
-    assert record_of(requeueing, "lab", running).start_time == START - 90
-    assert record_of(requeueing, "lab", running).restarts == 0
-    assert record_of(requeueing, "lab").restarts == 0
+    for end in (None, START + 3600):  # without a time limit, and with one
+        requeueing = job(81, state="COMPLETING", end_time=end, restarts=1, start_time=START)
+        assert record_of(requeueing, "lab", running).start_time == START - 90
+        assert record_of(requeueing, "lab", running).restarts == 0
+        assert (record_of(requeueing, "lab").restarts, record_of(requeueing, "lab").start_time) == (0, None)
+
+
+def test_an_ending_run_keeps_its_own_restart_count() -> None:
+    ending = job(81, state="COMPLETING", restarts=1)
+    assert (record_of(ending, "lab").restarts, record_of(ending, "lab").start_time) == (1, START - 90)
+    at_limit = job(81, state="COMPLETING", restarts=1, start_time=START - 3600, end_time=START, reason="TimeLimit")
+    assert (record_of(at_limit, "lab").restarts, record_of(at_limit, "lab").start_time) == (1, START - 3600)
 
 
 def test_nodes_that_slurm_no_longer_shows_are_kept() -> None:

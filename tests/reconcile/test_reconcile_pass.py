@@ -385,6 +385,89 @@ def test_a_requeued_run_whose_node_went_down_is_a_node_failure(world: World, sig
     assert world.requested_actions() == []
 
 
+def list_runs(world: World, job_id: int) -> list[tuple[int, int | None, int | None, str]]:
+    """The stored runs of a job: restarts, start and end relative to START, state."""
+    return [
+        (
+            run.restarts,
+            run.start_time and int(run.start_time - START),
+            run.end_time and int(run.end_time - START),
+            run.state,
+        )
+        for run in world.store.attempts(cluster="lab", job_id=job_id)
+    ]
+
+
+# What Slurm shows of a run that lost its node while it is COMPLETING: the next restart, the present time, and the limit
+# after it.
+RUNNING = job(89, state="RUNNING", reason="None", exit_code=0, end_time=None)
+REQUEUEING = replace(RUNNING, state="COMPLETING", restarts=1, start_time=START, end_time=START + 3600)
+REQUEUED = replace(RUNNING, state="PENDING", restarts=1, submit_time=START + 5, start_time=None, nodes=())
+
+
+@pytest.mark.parametrize("seen_running", [True, False])
+def test_a_run_that_is_requeued_has_one_row_whenever_it_is_first_seen(world: World, seen_running: bool) -> None:
+    prolog, _ = hooks(RUNNING)
+    if seen_running:
+        world.add(RUNNING)
+        world.run()
+    world.add(REQUEUEING)
+    world.spool_observations(prolog)
+    world.run()
+    assert list_runs(world, 89) == [(0, -90, None, "")]
+    world.add(REQUEUED)
+    world.clock.sleep(world.services().scope.patience_s + 5)
+    world.run()
+    # No Epilog came: the run ended before the job was submitted again.
+    assert list_runs(world, 89) == [(0, -90, 5, "REQUEUED")]
+    world.add(replace(REQUEUED, state="RUNNING", start_time=START + 60, nodes=("n2",)))
+    world.run()
+    assert list_runs(world, 89)[1:] == [(1, 60, None, "")]
+
+
+def test_a_run_that_is_cancelled_while_it_is_requeued_has_one_row(world: World) -> None:
+    world.spool_observations(hooks(RUNNING)[0])
+    world.add(replace(REQUEUEING, state="CANCELLED", start_time=RUNNING.start_time, end_time=START))
+    world.run()
+    assert list_runs(world, 89) == [(0, -90, 0, "CANCELLED")]
+
+
+def test_a_run_that_starts_during_a_pass_is_stored_at_once_and_has_one_row(world: World) -> None:
+    """Slurm showed the job as pending before the spool was read; it is requeued before the next pass."""
+    answers = iter([replace(RUNNING, state="PENDING", start_time=None, nodes=()), RUNNING])
+
+    class Started:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.slurm, name)
+
+        def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
+            return (next(answers),)
+
+    world.spool_observations(hooks(RUNNING)[0])
+    reconcile_once(replace(world.services(), slurm=Started()))
+    assert list_runs(world, 89) == [(0, -90, None, "")]
+    world.reopen()
+    world.add(REQUEUED)
+    world.clock.sleep(world.services().scope.patience_s + 5)
+    world.run()
+    assert list_runs(world, 89) == [(0, -90, 5, "REQUEUED")]
+
+
+def test_two_runs_with_one_submit_time_have_two_rows(world: World) -> None:
+    """A job that requeues itself and loses its node before it has ended keeps its SubmitTime (22.05)."""
+    world.add(RUNNING)
+    world.spool_observations(hooks(RUNNING)[0])
+    world.run()
+    again = replace(RUNNING, restarts=1, start_time=START + 60, nodes=("n2",))
+    world.add(again)
+    world.run()
+    done = replace(again, state="COMPLETED", end_time=START + 90)
+    world.spool_observations(*hooks(done))
+    world.add(done)
+    world.run()
+    assert list_runs(world, 89) == [(0, -90, 60, "REQUEUED"), (1, 60, 90, "COMPLETED")]
+
+
 def held_after_launch_failure(found: JobRecord, clock: FakeClock) -> JobRecord:
     """The job record that Slurm 22.05 shows after a Prolog failed."""
     now = int(clock.now())
