@@ -56,7 +56,7 @@ callers: ## Snakemake, submitit, dask-jobqueue … with gsub as their sbatch (sl
 
 accounting: ## limits of QOS and association, history of runs, on a lab with slurmdbd and a MariaDB of its own (slow)
 	@.ci/setup dev,examples,sim accounting
-	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting.py tests/slurm/test_accounting_history.py
+	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting*.py
 
 sbatch-tests: ## Slurm's own tests of sbatch with gsub in its place: SUITE=SLURM'S SOURCES [ARGS=...] (docs/sbatch-tests.md; very slow)
 	@.ci/setup dev,sim accounting

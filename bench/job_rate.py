@@ -14,7 +14,8 @@ second, so jobs queue up in each arm. The arms:
 Printed are, as figures and as ratios to `bare`: jobs accepted and completed a second, from slurmctld's sdiag the mean
 scheduling cycle, the mean time of a submission and the longest agent queue, and how long sdiag's own answer took. With
 a reconciler also the backlog: most files in the spools, how long after the last job the database had all runs, and how
-many it lacks after two minutes. The labs share one machine: only the one that is measured has jobs.
+many it lacks after two minutes. The labs share one machine: only the one that is measured has jobs. The reconciler has
+the niceness of its systemd unit.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from slurmwrap.lab.lab_state import read_state, write_state
 # More jobs than Slurm's default of 10,000 may be known, and ended ones are forgotten sooner.
 _SETTINGS = "\nMaxJobCount=200000\nMinJobAge=60\nDebugFlags=NO_CONF_HASH\n"
 _NODES, _CPUS = 4, 16
+_UNIT = Path(__file__).resolve().parents[1] / "templates/hooks/slurmwrap-reconcile.service.j2"
 _PATIENCE_S, _MISSING_S = 3600.0, 120.0
 ARMS: dict[str, tuple[str, ...]] = {"bare": ("--no-hooks", "--no-reconcile"), "controller": (), "site": ()}
 
@@ -72,6 +74,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1 / 3)
     parser.add_argument("--rounds", type=int, default=0, help="of all arms; 2, with more than 2 minutes 1")
     parser.add_argument("--arms", default=",".join(ARMS), help="bare is one of them")
+    parser.add_argument(
+        "--reconciler-nice", type=int, default=_find_niceness(), help="default: that of its systemd unit"
+    )
     parser.add_argument("--base-port", type=int, default=23000)
     options = parser.parse_args()
     rounds = options.rounds or (1 if options.minutes > 2 else 2)
@@ -79,10 +84,7 @@ def main() -> int:
         parser.error(f"there is no arm {', '.join(sorted(unknown))}")
     found: dict[str, list[RateFigures]] = {arm: [] for arm in dict.fromkeys(("bare", *options.arms.split(",")))}
     with account(), parent() as folder, ExitStack() as stack:
-        labs = {
-            arm: stack.enter_context(_lab(folder / arm, options.base_port + 20 * place, arm, *ARMS[arm]))
-            for place, arm in enumerate(found)
-        }
+        labs = {arm: stack.enter_context(_lab(folder / arm, options, place, arm)) for place, arm in enumerate(found)}
         for number in range(rounds):
             arms = list(labs.items())
             for name, lab in arms if number % 2 == 0 else arms[::-1]:
@@ -92,10 +94,15 @@ def main() -> int:
     return 0
 
 
+def _find_niceness() -> int:
+    found = re.search(r"(?m)^Nice=(\d+)$", _UNIT.read_text())
+    return int(found[1]) if found else 0
+
+
 @contextmanager
-def _lab(directory: Path, port: int, arm: str, *more: str) -> Iterator[LabDirectories]:
-    slurmwrap_lab(["up", "--dir", str(directory), "--base-port", str(port), "--nodes", str(_NODES),
-                   "--cpus", str(_CPUS), *more])  # fmt: skip
+def _lab(directory: Path, options: argparse.Namespace, place: int, arm: str) -> Iterator[LabDirectories]:
+    slurmwrap_lab(["up", "--dir", str(directory), "--base-port", str(options.base_port + 20 * place),
+                   "--nodes", str(_NODES), "--cpus", str(_CPUS), *ARMS[arm]])  # fmt: skip
     layout = LabDirectories(directory)
     try:
         settings = layout.slurm_conf.read_text() + _SETTINGS
@@ -112,6 +119,9 @@ def _lab(directory: Path, port: int, arm: str, *more: str) -> Iterator[LabDirect
         assert state is not None
         others = tuple(one for one in state.daemons if one.name != "slurmctld")
         write_state(layout, replaced(state, daemons=(*others, daemon)))
+        for one in state.daemons:
+            if one.name == "reconcile":
+                os.setpriority(os.PRIO_PROCESS, one.pid, options.reconciler_nice)
         _wait(lambda: set(_run(layout, "sinfo", "-h", "-o", "%T").split()) == {"idle"}, "the nodes are idle")
         _run(layout, "scontrol", "reconfigure")
         yield layout

@@ -39,7 +39,8 @@ def cancel(
     pack = find_packed_array(find_records_of_cluster(source, head, config, cluster), int(head), source.uid)
     task = None if pack is None or not index else find_member_task(pack, int(head), int(index))
     if pack is None or task is None:
-        raise UsageError(f"{member} is no member of a packed array of yours", hint=f"Any other job: scancel {member}")
+        scancel = f"scancel -M {cluster} {member}" if given_cluster else f"scancel {member}"
+        raise UsageError(f"{member} is no member of a packed array of yours", hint=f"Any other job: {scancel}")
     known = {one.index: one.state for one in read_members(pack)}.get(int(index), "")
     if known in ("completed", "failed", "cancelled"):
         raise SlurmwrapError(f"member {member} has ended: it is {known}")
