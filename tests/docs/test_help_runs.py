@@ -68,6 +68,8 @@ NOT_HERE = {
     "slurmwrap history -M": "needs two clusters: tests/slurm/test_clusters_lab.py has them",
     "slurmwrap report -M": "needs two clusters: tests/slurm/test_clusters_lab.py has them",
     "slurmwrap db check /var": "needs yesterday's backup",
+    "slurmwrap off": "other examples need slurmwrap: tests/slurm/test_limit_lab.py has one",
+    "slurmwrap on": "other examples need slurmwrap: tests/slurm/test_limit_lab.py has one",
     "slurmwrap classify rank*.log": "needs a journal",
 }
 # Beginning of an example -> allowed exit codes, if not only 0.
@@ -100,6 +102,7 @@ def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Sess
         session.run(
             'mkdir data && python -c \'open("data/train.h5", "w")\' && cp data/train.h5 data/old.h5', as_root=False
         )
+        session.run(r"printf '#!/bin/sh\n#SBATCH -G1 -c1 --mem=100\ntrue\n' > sweep.sbatch", as_root=False)
         session.run("gsub --prerun=off -G1 -o job.out --wrap 'echo ValueError: no; exit 1'", as_root=False)
         session.run("gsub --prerun=off -G1 --array=1-2 --wrap 'exit 1'", as_root=False)
         session.run("gsub examples/buggy/train.sbatch", as_root=False)
