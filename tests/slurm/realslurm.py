@@ -148,6 +148,22 @@ class Lab:
             for path in hooks:
                 Path(f"{path}.kept").replace(path)
 
+    @contextlib.contextmanager
+    def with_waiting_epilog(self) -> Iterator[None]:
+        """In this context no Epilog of a node ends, so that jobs stay COMPLETING."""
+        path, flag = LabDirectories(self.dir).hooks / "epilog", self.dir / "epilog-waits"
+        flag.touch()
+        waiting = Path(f"{path}.waiting")
+        waiting.write_text(f"#!/bin/sh\nwhile [ -e {flag} ]; do sleep 0.1; done\n")
+        waiting.chmod(0o755)
+        os.link(path, f"{path}.before", follow_symlinks=False)
+        waiting.replace(path)
+        try:
+            yield
+        finally:
+            Path(f"{path}.before").replace(path)
+            flag.unlink()
+
     def kernel(self, node: str, line: str) -> None:
         """Adds a line to the kernel log of the node."""
         append_kernel_line(LabDirectories(self.dir), node, line)

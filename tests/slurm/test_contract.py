@@ -434,6 +434,19 @@ def test_a_running_job_is_requeued(slurm: Slurm, running: str, verb: Verb) -> No
     assert (again.restarts, again.requeue, again.priority == 0) == (1, True, verb is Verb.REQUEUEHOLD)
 
 
+@pytest.mark.parametrize("limit", ["--time=7", "--time=UNLIMITED"])
+def test_a_requeued_run_is_told_from_an_ending_one_while_it_is_completing(lab: Lab, slurm: Slurm, limit: str) -> None:
+    """Slurm shows the next restart, the present time as StartTime, and the limit after that as EndTime."""
+    with lab.with_waiting_epilog():
+        for word, requeueing in (("requeue", True), ("cancel", False)):
+            job = lab.submit(limit, "--mem=100", "--requeue", user=ALICE, script=SLEEP)
+            lab.wait_job(job, ("RUNNING",))
+            apply_action(slurm, job, Verb(word))
+            seen = wait_for(lambda job=job: get_job(slurm, job), lambda one: one.state == "COMPLETING", timeout=60)  # type: ignore[misc]
+            assert (seen.state, seen.restarts, seen.requeueing) == ("COMPLETING", int(requeueing), requeueing)
+            lab.run(["scancel", job])
+
+
 def test_hold_applies_to_a_single_task_or_to_the_whole_array(lab: Lab, slurm: Slurm) -> None:
     array = lab.submit("--begin=now+1hour", "--mem=100", "--array=0-2", user=ALICE, script=SLEEP)
     try:
