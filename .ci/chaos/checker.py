@@ -263,7 +263,7 @@ def find_doubled_actions(records: RunRecords) -> list[Violation]:
     for actions in (records.actions, records.user_actions):
         same: dict[tuple[object, ...], int] = defaultdict(int)
         for action in actions:
-            if _is_done(action) and action.verb in _ONCE:
+            if _is_done(action) and action.verb in _ONCE and action.job_id:
                 word = "requeue" if action.verb == "requeuehold" else action.verb
                 same[action.job_id, action.submit, word, action.target, action.key if word == "signal" else ""] += 1
         for (job_id, submit, verb, target, _), count in same.items():
@@ -271,6 +271,23 @@ def find_doubled_actions(records: RunRecords) -> list[Violation]:
                 found.append(
                     Violation("doubled actions", f"{verb} {target}: {count} times for job {job_id} of {submit:.0f}")
                 )
+    return found
+
+
+def find_doubled_resumes(records: RunRecords) -> list[Violation]:
+    """Find nodes that one rule resumed twice after one drain.
+
+    The rule `resume` starts the command `slurmwrap nodes`, and each of them records the action.
+    """
+    found, resumed = [], dict[str, set[str]]()
+    for action in filter(_is_done, records.actions):
+        if action.verb == "drain":
+            resumed.pop(action.target, None)
+        elif action.verb == "resume":
+            rules = resumed.setdefault(action.target, set())
+            if action.rule in rules:
+                found.append(Violation("doubled actions", f"resume {action.target}: twice after one drain"))
+            rules.add(action.rule)
     return found
 
 
@@ -366,8 +383,8 @@ def find_broken_databases(records: RunRecords) -> list[Violation]:
 CHECKS: dict[str, Callable[[RunRecords], list[Violation]]] = {
     one.__name__: one
     for one in (
-        *(find_lost_runs, find_doubled_runs, find_doubled_actions, find_unexplained_reruns, find_stuck_jobs),
-        *(find_drained_nodes, find_leftovers, find_unfinished, find_broken_databases),
+        *(find_lost_runs, find_doubled_runs, find_doubled_actions, find_doubled_resumes, find_unexplained_reruns),
+        *(find_stuck_jobs, find_drained_nodes, find_leftovers, find_unfinished, find_broken_databases),
     )
 }
 TITLES = (

@@ -75,10 +75,10 @@ def read_runs(database: Path) -> tuple[RecordedRun, ...]:
 
 
 def read_actions(database: Path) -> tuple[RecordedAction, ...]:
-    """Return the actions of a database."""
+    """Return the actions of a database, in the order in which they were intended."""
     names = ("job_id", "submit", "rule", "mode", "verb", "target", "key", "value", "done_at", "error")
     columns = "ifnull(job_id, 0), ifnull(submit_time, 0), rule, mode, verb, target, key, value, done_at, error"
-    rows = _select(database, f"SELECT {columns} FROM actions")
+    rows = _select(database, f"SELECT {columns} FROM actions ORDER BY action_id")
     return tuple(RecordedAction(**dict(zip(names, row, strict=True))) for row in rows)
 
 

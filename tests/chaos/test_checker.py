@@ -25,6 +25,8 @@ REQUEUE = RecordedAction(
     job_id=1, submit=95, rule="retry", mode="act", verb="requeuehold", target="1", key="", value="", done_at=130.0,
     error="",
 )  # fmt: skip
+DRAIN = replace(REQUEUE, rule="drain", verb="drain", target="n1")
+RESUME = replace(DRAIN, job_id=0, submit=0, verb="resume", rule="resume")
 HELD = PendingJob(address="9", name="c9", state="PENDING", reason="JobHeldAdmin", start=None)
 KILLED = PlannedFault(kind="kill slurmctld", target="slurmctld", began=125.0, ended=130.0)
 
@@ -56,6 +58,13 @@ SOUND = RunRecords(
 
 def test_sound_records_have_no_violation() -> None:
     assert check(SOUND) == ()
+
+
+def test_a_node_may_be_resumed_after_each_drain_and_the_rule_and_its_command_record_it() -> None:
+    again = replace(DRAIN, job_id=2)
+    command = replace(RESUME, rule="drain")
+    kept = replace(SOUND, actions=(*SOUND.actions, DRAIN, RESUME, command, again, RESUME, command))
+    assert check(kept) == ()
 
 
 PLANTED: dict[str, tuple[RunRecords, str, int]] = {
@@ -110,6 +119,11 @@ PLANTED: dict[str, tuple[RunRecords, str, int]] = {
             ),
             recorded=(*SOUND.recorded, _row(101.0, 103.0, job_id=2)),
         ),
+        "doubled actions",
+        1,
+    ),
+    "a node that is resumed twice after one drain": (
+        replace(SOUND, actions=(*SOUND.actions, DRAIN, RESUME, RESUME)),
         "doubled actions",
         1,
     ),
