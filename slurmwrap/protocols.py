@@ -82,6 +82,17 @@ class SbatchResult:
     timed_out: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTest:
+    """Slurm's answer about one job in one partition: why it is refused, or when it would start (Unix seconds).
+
+    `start` None: it would be taken, but its start is not known.
+    """
+
+    start: int | None = None
+    refusal: str = ""
+
+
 class Slurm(Protocol):
     """All requests to Slurm. Methods raise SlurmUnreachable when Slurm does not answer, SlurmError when it refuses."""
 
@@ -93,6 +104,9 @@ class Slurm(Protocol):
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
         """Submit once. The submission is never repeated after an ambiguous error."""
+
+    def test_partitions(self, call: SbatchCall, names: Sequence[str]) -> Mapping[str, PartitionTest]:
+        """Return Slurm's answer to `sbatch --test-only` of this call in each partition of which it says anything."""
 
     def job(self, address: str) -> JobRecord | None:
         """Return Slurm's record of one job or array task; None when Slurm has forgotten it (MinJobAge)."""

@@ -19,7 +19,7 @@ from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.model.running_job import GpuUse
 from slurmwrap.model.topology import Topology
-from slurmwrap.protocols import Published, SbatchCall, SbatchResult
+from slurmwrap.protocols import PartitionTest, Published, SbatchCall, SbatchResult
 
 START = 1_790_000_000  # a fixed time, so that tests give the same result every day
 
@@ -104,6 +104,10 @@ class FakeSlurm:
         self.submitted.append(call)
         job_id = max(self.records, default=0) + 1
         return SbatchResult(exit_code=0, stdout=f"Submitted batch job {job_id}\n", stderr="", job_id=job_id)
+
+    def test_partitions(self, call: SbatchCall, names: Sequence[str]) -> dict[str, PartitionTest]:
+        self._answer()
+        return {name: PartitionTest(start=int(self.clock.now())) for name in names}
 
     def job(self, address: str) -> JobRecord | None:
         self._answer()

@@ -30,7 +30,6 @@ from slurmwrap.sbatch.command_line import add_plugin_names, split_command_line
 from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, Origin, RequestChange, SbatchSetting
 from slurmwrap.sbatch.option_table import AUTO_PARTITION
 from slurmwrap.sbatch.rewrite import ADDED
-from slurmwrap.slurm.commands import SlurmCommands
 
 # Partitions in which Slurm is asked about the job, one call of sbatch each.
 _MOST_TESTED = 12
@@ -62,10 +61,10 @@ def choose_partition(
             "--partition=auto knows only the partitions of this cluster, not of --clusters", hint=_NAME_ONE
         )
     context = open_context()
-    snapshot, slurm = context.slurm.snapshot(), context.slurm
-    if any(one.name == AUTO_PARTITION for one in snapshot.partitions) or not isinstance(slurm, SlurmCommands):
+    snapshot = context.slurm.snapshot()
+    if any(one.name == AUTO_PARTITION for one in snapshot.partitions):
         return None
-    ranked = _rank(words, request, snapshot, context, slurm)
+    ranked = _rank(words, request, snapshot, context)
     if not ranked.names:
         raise RefusedError(
             f"--partition=auto: no partition takes this job: {_join_reasons(ranked.left_out)}",
@@ -90,8 +89,8 @@ def advise_partition(
     For --explain of a job that has to wait, if its user named no partition or several.
     """
     asked = request.value("partition") or snapshot.default_partition
-    slurm, now = context.slurm, context.clock.now()
-    if request.chosen or (request.setting("partition") and "," not in asked) or not isinstance(slurm, SlurmCommands):
+    now = context.clock.now()
+    if request.chosen or (request.setting("partition") and "," not in asked):
         return ""
     suitable = find_suitable_partitions(
         snapshot,
@@ -103,7 +102,7 @@ def advise_partition(
     if not others or not asked or request.hetjob:
         return ""
     call = _make_call(request.argv, request, context.environ)
-    starts, _, _ = _find_starts(call, request, run_time, snapshot, context, slurm, (asked, *others[:_MOST_TESTED]))
+    starts, _, _ = _find_starts(call, request, run_time, snapshot, context, (asked, *others[:_MOST_TESTED]))
     current = starts.pop(asked, None)
     name = "" if current is None else find_earlier_partition(current, starts, now)
     if not name or current is None:
@@ -114,9 +113,7 @@ def advise_partition(
     )
 
 
-def _rank(
-    words: Sequence[str], request: JobRequest, snapshot: Snapshot, context: SubmitContext, slurm: SlurmCommands
-) -> _RankedPartitions:
+def _rank(words: Sequence[str], request: JobRequest, snapshot: Snapshot, context: SubmitContext) -> _RankedPartitions:
     run_time = _find_run_time(request, snapshot, context) if request.shape.gpus else None
     suitable = find_suitable_partitions(
         snapshot,
@@ -127,7 +124,7 @@ def _rank(
     # The default partition is among those that Slurm is asked about.
     asked = sorted(suitable.names, key=lambda name: name != snapshot.default_partition)[:_MOST_TESTED]
     call = _make_call(words, request, context.environ)
-    starts, takes, refused = _find_starts(call, request, run_time, snapshot, context, slurm, asked)
+    starts, takes, refused = _find_starts(call, request, run_time, snapshot, context, asked)
     if asked and not takes and not refused:
         raise SlurmError("--partition=auto: sbatch --test-only gave no answer", hint=_NAME_ONE)
     return _RankedPartitions(
@@ -143,7 +140,6 @@ def _find_starts(
     run_time: RunTimeEstimate | None,
     snapshot: Snapshot,
     context: SubmitContext,
-    slurm: SlurmCommands,
     names: Sequence[str],
 ) -> tuple[dict[str, float], list[str], dict[str, str]]:
     """Return (expected starts, as far as they are known; the partitions that take the job; why others refuse it).
@@ -151,7 +147,7 @@ def _find_starts(
     Slurm's own answer assumes that running jobs use their whole time limits, and does not consider those that wait. The
     forecast of slurmwrap counts only GPUs; where they are free now, Slurm knows whether the job can start.
     """
-    tests = slurm.test_partitions(call, names)
+    tests = context.slurm.test_partitions(call, names)
     takes = [name for name in names if name in tests and not tests[name].refusal]
     found = find_starts_of_new_job(request, run_time, snapshot, context, takes) if request.shape.gpus and takes else {}
     now = context.clock.now()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.limits import Quotas
     from slurmwrap.model.queue_priority import PriorityScheme
-    from slurmwrap.protocols import Clock, SbatchCall, SbatchResult
+    from slurmwrap.protocols import Clock, PartitionTest, SbatchCall, SbatchResult
     from slurmwrap.slurm.response_cache import ResponseCache
     from slurmwrap.slurm.site_topology import Network
     from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -72,17 +72,6 @@ class _SnapshotOutput:
     rest: str
     nodes_kept: bool
     rest_kept: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionTest:
-    """Slurm's answer about one job in one partition: why it is refused, or when it would start (Unix seconds).
-
-    `start` None: it would be taken, but its start is not known.
-    """
-
-    start: int | None = None
-    refusal: str = ""
 
 
 class SlurmCommands:
@@ -509,6 +498,8 @@ def _parse_job_id(stdout: str) -> int | None:
 
 def parse_partition_test(stderr: str) -> PartitionTest | None:
     """Parse what `sbatch --test-only` prints with SLURM_TIME_FORMAT=%s; None for anything but a clear answer."""
+    from slurmwrap.protocols import PartitionTest
+
     if found := _WOULD_START.search(stderr):
         # Slurm says the year 2537 for a held job (22.05.8).
         return PartitionTest(start=int(found[1]) if int(found[1]) < _FAR_FUTURE else None)

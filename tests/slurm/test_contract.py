@@ -447,6 +447,13 @@ def test_a_requeued_run_is_told_from_an_ending_one_while_it_is_completing(lab: L
             lab.run(["scancel", job])
 
 
+def test_each_partition_says_whether_it_takes_a_job(slurm: Slurm, environ: dict[str, str]) -> None:
+    call = SbatchCall(options=("--mem=100", "--wrap=true"), script_path=None, environ=environ)
+    answers = slurm.test_partitions(call, ("gpu", "absent"))
+    assert answers["gpu"].refusal == "" and answers["gpu"].start
+    assert "artition" in answers["absent"].refusal
+
+
 def test_hold_applies_to_a_single_task_or_to_the_whole_array(lab: Lab, slurm: Slurm) -> None:
     array = lab.submit("--begin=now+1hour", "--mem=100", "--array=0-2", user=ALICE, script=SLEEP)
     try:

@@ -14,8 +14,8 @@ from waiting import allow
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.protocols import SbatchCall
-from slurmwrap.slurm.commands import PartitionTest, SlurmCommands, make_action_argv, parse_partition_test
+from slurmwrap.protocols import PartitionTest, SbatchCall
+from slurmwrap.slurm.commands import SlurmCommands, make_action_argv, parse_partition_test
 
 LONG_TIMEOUT_S = allow(30)  # for a program that answers
 Slurm = Callable[..., SlurmCommands]

@@ -16,7 +16,7 @@ from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.queue_priority import PriorityScheme
-from slurmwrap.protocols import SbatchCall, SbatchResult
+from slurmwrap.protocols import PartitionTest, SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.slurm.commands import AMBIGUOUS, SBATCH_TIMEOUT_S, UNREACHABLE, SlurmCommands
@@ -288,6 +288,10 @@ class SlurmByPySlurm:
         plain = any(word == "--parsable" for word in call.options)
         stdout = f"{job_id}\n" if plain else f"Submitted batch job {job_id}\n"
         return SbatchResult(exit_code=0, stdout=stdout, stderr="", job_id=job_id)
+
+    def test_partitions(self, call: SbatchCall, names: Sequence[str]) -> Mapping[str, PartitionTest]:
+        """Return Slurm's answers in each partition from the commands."""
+        return self._commands.test_partitions(call, names)
 
     def job(self, address: str) -> JobRecord | None:
         """Return the job from the commands."""
