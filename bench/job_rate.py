@@ -8,14 +8,15 @@ Each second one array of RATE tasks that end at once is submitted as an ordinary
 second, so jobs queue up in each arm. The arms:
 
     bare         no hook, no reconciler
+    true         EpilogSlurmctld=/bin/true: what Slurm itself takes to start such a program
+    hook         slurmwrap's EpilogSlurmctld, no reconciler
     controller   EpilogSlurmctld and reconciler: what runs on a controller
     site         Prolog and Epilog too. On a lab they share the cores of the controller, which they do not on a cluster
 
 Printed are, as figures and as ratios to `bare`: jobs accepted and completed a second, from slurmctld's sdiag the mean
 scheduling cycle, the mean time of a submission and the longest agent queue, and how long sdiag's own answer took. With
 a reconciler also the backlog: most files in the spools, how long after the last job the database had all runs, and how
-many it lacks after two minutes. The labs share one machine: only the one that is measured has jobs. The reconciler has
-the niceness of its systemd unit.
+many it lacks after two minutes. The labs share one machine: only the one that is measured has jobs.
 """
 
 from __future__ import annotations
@@ -47,9 +48,14 @@ from slurmwrap.lab.lab_state import read_state, write_state
 # More jobs than Slurm's default of 10,000 may be known, and ended ones are forgotten sooner.
 _SETTINGS = "\nMaxJobCount=200000\nMinJobAge=60\nDebugFlags=NO_CONF_HASH\n"
 _NODES, _CPUS = 4, 16
-_UNIT = Path(__file__).resolve().parents[1] / "templates/hooks/slurmwrap-reconcile.service.j2"
 _PATIENCE_S, _MISSING_S = 3600.0, 120.0
-ARMS: dict[str, tuple[str, ...]] = {"bare": ("--no-hooks", "--no-reconcile"), "controller": (), "site": ()}
+ARMS: dict[str, tuple[str, ...]] = {
+    "bare": ("--no-hooks", "--no-reconcile"),
+    "true": ("--no-reconcile",),
+    "hook": ("--no-reconcile",),
+    "controller": (),
+    "site": (),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +79,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=100, help="jobs submitted in a second")
     parser.add_argument("--minutes", type=float, default=1 / 3)
     parser.add_argument("--rounds", type=int, default=0, help="of all arms; 2, with more than 2 minutes 1")
-    parser.add_argument("--arms", default=",".join(ARMS), help="bare is one of them")
-    parser.add_argument(
-        "--reconciler-nice", type=int, default=_find_niceness(), help="default: that of its systemd unit"
-    )
+    parser.add_argument("--arms", default="bare,controller,site", help="all: bare,true,hook,controller,site")
     parser.add_argument("--base-port", type=int, default=23000)
     options = parser.parse_args()
     rounds = options.rounds or (1 if options.minutes > 2 else 2)
@@ -84,7 +87,10 @@ def main() -> int:
         parser.error(f"there is no arm {', '.join(sorted(unknown))}")
     found: dict[str, list[RateFigures]] = {arm: [] for arm in dict.fromkeys(("bare", *options.arms.split(",")))}
     with account(), parent() as folder, ExitStack() as stack:
-        labs = {arm: stack.enter_context(_lab(folder / arm, options, place, arm)) for place, arm in enumerate(found)}
+        labs = {
+            arm: stack.enter_context(_lab(folder / arm, options.base_port + 20 * place, arm, *ARMS[arm]))
+            for place, arm in enumerate(found)
+        }
         for number in range(rounds):
             arms = list(labs.items())
             for name, lab in arms if number % 2 == 0 else arms[::-1]:
@@ -94,20 +100,17 @@ def main() -> int:
     return 0
 
 
-def _find_niceness() -> int:
-    found = re.search(r"(?m)^Nice=(\d+)$", _UNIT.read_text())
-    return int(found[1]) if found else 0
-
-
 @contextmanager
-def _lab(directory: Path, options: argparse.Namespace, place: int, arm: str) -> Iterator[LabDirectories]:
-    slurmwrap_lab(["up", "--dir", str(directory), "--base-port", str(options.base_port + 20 * place),
-                   "--nodes", str(_NODES), "--cpus", str(_CPUS), *ARMS[arm]])  # fmt: skip
+def _lab(directory: Path, port: int, arm: str, *more: str) -> Iterator[LabDirectories]:
+    slurmwrap_lab(["up", "--dir", str(directory), "--base-port", str(port), "--nodes", str(_NODES),
+                   "--cpus", str(_CPUS), *more])  # fmt: skip
     layout = LabDirectories(directory)
     try:
         settings = layout.slurm_conf.read_text() + _SETTINGS
-        if arm == "controller":
+        if arm != "site":
             settings = re.sub(r"(?m)^(Prolog|Epilog)=.*\n", "", settings)
+        if arm == "true":
+            settings = re.sub(r"(?m)^EpilogSlurmctld=.*$", "EpilogSlurmctld=/bin/true", settings)
         layout.slurm_conf.write_text(settings)
         pid = int((layout.controller / "slurmctld.pid").read_text())
         os.kill(pid, signal.SIGTERM)
@@ -119,9 +122,6 @@ def _lab(directory: Path, options: argparse.Namespace, place: int, arm: str) -> 
         assert state is not None
         others = tuple(one for one in state.daemons if one.name != "slurmctld")
         write_state(layout, replaced(state, daemons=(*others, daemon)))
-        for one in state.daemons:
-            if one.name == "reconcile":
-                os.setpriority(os.PRIO_PROCESS, one.pid, options.reconciler_nice)
         _wait(lambda: set(_run(layout, "sinfo", "-h", "-o", "%T").split()) == {"idle"}, "the nodes are idle")
         _run(layout, "scontrol", "reconfigure")
         yield layout
@@ -153,7 +153,8 @@ def _measure(lab: LabDirectories, rate: int, seconds: float) -> RateFigures:
         accepted_per_s=accepted, completed_per_s=sent / took, cycle_us=cycle, submit_us=submitted, agents=agents,
         answer_s=statistics.median(answers), spool_files=spool,
     )  # fmt: skip
-    if not (lab.state / "site.db").exists():
+    state = read_state(lab)
+    if state is None or all(one.name != "reconcile" for one in state.daemons):
         return figures
     _wait(lambda: _count_spool_files(lab) == 0 and _count_open_runs(lab) == 0, "the reconciler has read all", 1200)
     until = time.monotonic() + _MISSING_S
@@ -225,7 +226,7 @@ def _print_figures(found: dict[str, list[RateFigures]]) -> None:
         values = {arm: statistics.median(getattr(one, name) for one in ones) for arm, ones in found.items()}
         cells = [f"{value:12.3f}{value / values['bare'] if values['bare'] else 0.0:8.2f}" for value in values.values()]
         print(f"{title:22}" + "".join(cells))
-    for arm in [arm for arm in found if arm != "bare"]:
+    for arm in [arm for arm in found if not ARMS[arm]]:
         for one in found[arm]:
             backlog = f"{one.spool_files} files at most, all read {one.lag_s:.0f} s after the last job"
             print(f"{arm}: {backlog}; {one.missing} runs missing")

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,6 +103,21 @@ class Lab:
             record += output.read_text(errors="replace")[-2000:] if output.is_file() else ""
             pytest.fail(f"job {job_id} is {seen}, not {sorted(wanted)}, after {allow(timeout):.0f} s\n{record}")
         return seen[0]
+
+    def occupy(self, *options: str, user: str) -> str:
+        """Starts a job that keeps its resources until it is cancelled. Returns its id when its script runs."""
+        handle, output = tempfile.mkstemp(prefix="occupied-", dir=self.dir)
+        os.fchmod(handle, 0o666)
+        os.close(handle)
+        script = "#!/bin/sh\necho started\nexec sleep 86400\n"
+        job = self.submit(*options, f"--output={output}", user=user, script=script)
+        self.wait_job(job, ("RUNNING",))
+        wait_until(Path(output).read_text, f"the script of job {job} runs", timeout=90)
+        return job
+
+    def check_occupied(self, job: str) -> None:
+        """Fails, with Slurm's record, if a job of `occupy` does not run any more."""
+        assert self.states(job) == ["RUNNING"], self.run(["scontrol", "show", "job", job]).stdout
 
     def clear(self, *users: str) -> None:
         """Cancels all jobs of `users` (default: of all users) and waits until Slurm shows none: Slurm shows a cancelled

@@ -120,9 +120,7 @@ def find_job(lab: Lab, job: str) -> JobRecord:
 
 def occupy(lab: Lab) -> str:
     """Starts a job of bob that has all GPUs of the lab."""
-    job = lab.submit(*FULL, "--nodes=8", user=BOB, script=SLEEP)
-    lab.wait_job(job, ("RUNNING",))
-    return job
+    return lab.occupy(*FULL, "--nodes=8", user=BOB)
 
 
 def limits(lab: Lab, job: str) -> dict[str, str]:
@@ -258,7 +256,7 @@ def test_a_job_that_resumes_starts_in_a_gap_and_gets_its_limit_back_when_the_ser
         key_of_first = replace(first.attempt, submit_time=waiting.submit_time - 5)
         store.save_attempt(replace(first, attempt=key_of_first, reconciled=True))
     # All nodes are reserved for a job that starts in an hour. Slurm starts nothing that may take longer.
-    lab.wait_job(lab.submit(*FULL[:3], "--time=60", "--nodelist=n0", user=BOB, script=SLEEP), ("RUNNING",))
+    lab.occupy(*FULL[:3], "--time=60", "--nodelist=n0", user=BOB)
     lab.submit(*FULL[:3], "--time=60", "--nodes=8", user=BOB, script=SLEEP)
     release(lab, job)
     service = start_reconciler(lab)

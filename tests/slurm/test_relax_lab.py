@@ -50,10 +50,9 @@ def work(lab: Lab) -> Iterator[Path]:
     lab.reset()
 
 
-def occupy_gpus(lab: Lab, nodes: str, count: int) -> None:
+def occupy_gpus(lab: Lab, nodes: str, count: int) -> str:
     """Starts a job of bob that has all GPUs of `nodes`."""
-    job = lab.submit(*FULL, f"--nodelist={nodes}", f"--nodes={count}", user=BOB, script="#!/bin/bash\nsleep 86400\n")
-    lab.wait_job(job, ("RUNNING",))
+    return lab.occupy(*FULL, f"--nodelist={nodes}", f"--nodes={count}", user=BOB)
 
 
 def submit(lab: Lab, directory: Path, *options: str, user: str = ALICE) -> str:
@@ -102,7 +101,7 @@ def plan(levels: tuple[Level, ...], **wishes: str) -> PlacementPlan:
 
 
 def test_jobs_of_two_users_are_relaxed_level_by_level_and_run(lab: Lab, work: Path) -> None:
-    occupy_gpus(lab, "n0", 1)
+    others = occupy_gpus(lab, "n0", 1)
     tuned = submit(lab, work, *SIZES, "--exclude=n[1-7]")
     levels = (
         Level(name="as planned", wait_s=2),
@@ -124,6 +123,7 @@ def test_jobs_of_two_users_are_relaxed_level_by_level_and_run(lab: Lab, work: Pa
     fewest = (Level(name="fewest nodes", wait_s=600), Level(name="any", wait_s=0, updates=(("NumNodes", "1-8"),)))
     report_plans(lab, {wide: plan(fewest, nodes="1")}, replace(shape, mem_mib=1000, mem_unit=MemUnit.PER_NODE))
     reconcile_until_ended(lab, tuned, pinned, wide)
+    lab.check_occupied(others)
     # in any order: on a slow machine both levels are over before the next pass
     assert {(row["key"], row["value"], row["error"]) for row in read_actions(lab, tuned)} == {
         ("MinMemoryNode", "2500", ""),
@@ -144,13 +144,14 @@ def test_jobs_of_two_users_are_relaxed_level_by_level_and_run(lab: Lab, work: Pa
 
 
 def test_only_the_first_jobs_of_the_queue_are_relaxed(lab: Lab, work: Path) -> None:
-    occupy_gpus(lab, "n[0-1]", 2)
+    others = occupy_gpus(lab, "n[0-1]", 2)
     jobs = [submit(lab, work, *SIZES, "--exclude=n[1-7]") for _ in range(16)]
     levels = (Level(name="here", wait_s=0), Level(name="there", wait_s=0, updates=(("ExcNodeList", "n[2-7]"),)))
     report_plans(lab, dict.fromkeys(jobs, plan(levels, exclude="n[1-7]")))
     head = 12
     for _ in range(2):  # each pass has a rate limit bucket of ten
         reconcile(lab, placement_relax_jobs=head, placement_relax_updates_per_s=10)
+    lab.check_occupied(others)
     shown = lab.run(["squeue", "-h", "-o", "%A %x", f"--user={ALICE}"]).stdout.split("\n")
     lists = dict(line.split() for line in shown if line)
     assert [lists[job] for job in jobs] == ["n[2-7]"] * head + ["n[1-7]"] * (len(jobs) - head)
@@ -158,7 +159,7 @@ def test_only_the_first_jobs_of_the_queue_are_relaxed(lab: Lab, work: Path) -> N
 
 
 def test_running_tasks_of_an_array_are_not_changed(lab: Lab, work: Path) -> None:
-    occupy_gpus(lab, "n[1-7]", 7)
+    others = occupy_gpus(lab, "n[1-7]", 7)
     script = "#!/bin/bash\nsleep 86400\n"
     array = lab.submit(
         "--array=0-3", "--nodes=1", "--gres=gpu:5", "--cpus-per-task=1", "--mem=100", "--exclude=n[6-7]",
@@ -168,15 +169,17 @@ def test_running_tasks_of_an_array_are_not_changed(lab: Lab, work: Path) -> None
     levels = (Level(name="here", wait_s=0), Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)))
     report_plans(lab, {array: plan(levels, exclude="n[6-7]")})
     reconcile(lab)
+    lab.check_occupied(others)
     shown = lab.run(["squeue", "-h", "-r", "-o", "%T %x", "-j", array]).stdout.splitlines()
     assert sorted(line.strip() for line in shown) == ["PENDING"] * 3 + ["RUNNING n[6-7]"]
     assert [(row["key"], row["error"]) for row in read_actions(lab, array)] == [("ExcNodeList", "")]
 
 
 def test_slurms_own_switch_timeout_lets_a_job_span_two_switches_in_user_mode(lab: Lab, work: Path) -> None:
-    occupy_gpus(lab, "n[0-2,4-6]", 6)
+    others = occupy_gpus(lab, "n[0-2,4-6]", 6)
     job = submit(lab, work, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--mem=1000", "--switches=1@00:00:03")
     lab.wait_job(job)  # squeue shows only the nodes on which a COMPLETING job is not finished
+    lab.check_occupied(others)
     assert lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip() == "n[3,7]"
     assert read_actions(lab, job) == []
 
