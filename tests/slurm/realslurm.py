@@ -136,6 +136,7 @@ class Lab:
     def reset(self) -> None:
         """Restores the state after the start: no job, no reservation, both partitions up, every node idle."""
         self.clear()
+        remove_outputs()
         for name in re.findall(r"ReservationName=(\S+)", self.run(["scontrol", "show", "reservation", "-o"]).stdout):
             self.run(["scontrol", "delete", f"ReservationName={name}"])
         for partition in self._list_not_in_state("up", "%R %a"):
@@ -251,6 +252,14 @@ def remove_user(user: str) -> None:
     shutil.rmtree(SCRATCH / user, ignore_errors=True)
 
 
+def remove_outputs() -> None:
+    """Removes the outputs in the users' homes: the labs of a session have the same job ids, and jobs may append."""
+    for user in filter(exists, (*USERS, *MORE_USERS)):
+        for path in Path(pwd.getpwnam(user).pw_dir).glob("*.out"):
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+
+
 def need_accounting() -> None:
     """Skips the test, with the reason, if a lab on this machine cannot have a slurmdbd."""
     try:
@@ -309,6 +318,7 @@ def lab_command(
 
 def start_lab(directory: Path, *options: str, slurm_user: str = "root", env: dict[str, str] | None = None) -> Lab:
     """Runs `lab up` with these options on free ports. If it fails, the test fails with its output."""
+    remove_outputs()
     with claimed_base_port() as base:
         done = lab_command("up", "--dir", directory, "--base-port", str(base), "--no-reconcile", *options, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
