@@ -63,13 +63,13 @@ def reconcile_until_judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict
 
 def submit_script(lab: Lab, body: str, *options: str, user: str) -> str:
     """Submits a job with one GPU whose output is in the user's home. Returns the job id."""
-    output = find_output(lab, "%j", user)
+    output = find_output("%j", user)
     return lab.submit(*_QUICK, f"--output={output}", *options, user=user, script=f"#!/bin/bash\n{body}\n")
 
 
-def find_output(lab: Lab, job: str, user: str) -> Path:
-    """The output of a job of `submit_script`. The labs of a session share homes, and jobs may append."""
-    return Path(pwd.getpwnam(user).pw_dir) / f"rec-{lab.cluster}-{job}.out"
+def find_output(job: str, user: str) -> Path:
+    """The output of a job of `submit_script`. No other number is in its name: the Epilog reads what a job id names."""
+    return Path(pwd.getpwnam(user).pw_dir) / f"rec-{job}.out"
 
 
 def consent_to_retries(lab: Lab, jobs: Sequence[str], user: str) -> None:

@@ -227,7 +227,7 @@ def test_a_link_that_goes_down_while_a_job_runs_explains_its_lost_peer(lab: Lab)
     job = submit(lab, f"while [ ! -e {flag} ]; do sleep 0.1; done; {NCCL}; exit 1", "-N2", "--exclusive")
     lab.wait_job(job, ("RUNNING",))
     # Slurm shows RUNNING while the Prolog still runs; the batch script writes its output file after it.
-    output = find_output(lab, job, ALICE)
+    output = find_output(job, ALICE)
     wait_for(output.exists, bool, timeout=60)
     hosts = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
     node = lab.run(["scontrol", "show", "hostnames", hosts]).stdout.split()[-1]

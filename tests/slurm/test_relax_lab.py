@@ -40,7 +40,7 @@ FULL = ("--gres=gpu:8", "--cpus-per-task=1", "--mem=100", "--time=1440")
 
 
 @pytest.fixture
-def work(lab: Lab) -> Iterator[Path]:
+def work(lab: Lab, lab_without_hooks: None) -> Iterator[Path]:
     """A directory that every user may write, on a lab without jobs and with all nodes up."""
     lab.reset()
     path = lab.dir / f"relax-{uuid.uuid4().hex[:8]}"
