@@ -54,7 +54,7 @@ callers: ## Snakemake, submitit, dask-jobqueue … with gsub as their sbatch (sl
 	@.ci/setup dev,examples,sim,callers
 	@$(ROOT) $(PY) -m pytest -q -m callers
 
-accounting: ## limits of QOS and association, history of runs, on a lab with slurmdbd and a MariaDB of its own (slow)
+accounting: ## limits of QOS and association, history of runs, two clusters, on labs with slurmdbd and a MariaDB of its own (slow)
 	@.ci/setup dev,examples,sim accounting
 	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting*.py
 

@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=100, help="jobs submitted in a second")
     parser.add_argument("--minutes", type=float, default=1 / 3)
     parser.add_argument("--rounds", type=int, default=0, help="of all arms; 2, with more than 2 minutes 1")
-    parser.add_argument("--arms", default="bare,controller,site", help="all: bare,true,hook,controller,site")
+    parser.add_argument("--arms", default="bare,controller,site", help=f"all: {','.join(ARMS)}")
     parser.add_argument("--base-port", type=int, default=23000)
     options = parser.parse_args()
     rounds = options.rounds or (1 if options.minutes > 2 else 2)

@@ -239,14 +239,14 @@ def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, slur
     for job_id, observations in heard.items():
         job, first = slurm_jobs.latest.get(job_id), slurm_jobs.first.get(job_id)
         reused = job is not None and any(_parse_uid(o) not in (0, job.uid) for o in observations)
-        if job is not None and job is first and not job.pending and job.restarts == 0 and not reused:
+        if job is not None and job == first and not job.pending and job.restarts == 0 and not reused:
             # The job was never requeued, so its only run is the one that Slurm shows. A controller that was killed
             # uses ids again.
             continue
         known = {run.attempt: run for run in store.attempts(cluster=cluster, job_id=job_id)}
         if job is not None and not job.pending and not job.refused:
             shown = _make_shown_run(job, cluster, known, observations)
-            if shown != known.get(shown.attempt) and (job is not first or shown.restarts < job.restarts):
+            if shown != known.get(shown.attempt) and (job != first or shown.restarts < job.restarts):
                 store.save_attempt(shown)
             known[shown.attempt] = shown
         unseen = [o for o in observations if not _is_covered(o, known.values(), forgotten=job is None)]
@@ -262,7 +262,7 @@ def _make_shown_run(
 ) -> JobRun:
     """Return the run that Slurm shows, with the restart count of its Prologs, and their time if no start is shown.
 
-    Slurm counts a restart when the requeue begins. So it counts one too many until the run has ended, and for ever if
+    Slurm counts a restart when the requeue begins. So it counts one too many until the run has ended, and always if
     the job is cancelled before that (job_signal in slurmctld's job_mgr.c). Prologs after SubmitTime are this run's.
     """
     before = known.get(run_key_from_job(job, cluster))
@@ -285,12 +285,10 @@ def _set_free_key(run: JobRun, known: Collection[JobRun]) -> JobRun:
     A controller that was killed shows its job with the SubmitTime from before, and several runs may have been forgotten
     since then. The next free key is then that of its start.
     """
-    later = replace(run.attempt, submit_time=run.start_time or run.attempt.submit_time)
-    if all(run.attempt != one.attempt for one in known):
-        return run
-    if all(later != one.attempt for one in known):
-        return replace(run, attempt=later)
-    return set_earlier_key(replace(run, attempt=later), known)
+    taken = {one.attempt for one in known}
+    if run.attempt in taken and run.start_time is not None:
+        run = replace(run, attempt=replace(run.attempt, submit_time=run.start_time))
+    return set_earlier_key(run, known) if run.attempt in taken else run
 
 
 def _parse_uid(observation: Observation) -> int:

@@ -190,7 +190,7 @@ def list_siblings(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
 
 
 def _find_latest_end(run: JobRun, job: JobRecord, others: Sequence[JobRun]) -> int | None:
-    """Return the next SubmitTime or start of the job, for a run whose end no Epilog told.
+    """Return the next SubmitTime or start of the job, for a run whose end no Epilog reported.
 
     Slurm sets SubmitTime when a requeued run has ended, except for two runs with one SubmitTime (is_next_run).
     """

@@ -343,17 +343,31 @@ def restart_controller(lab: Lab, number: signal.Signals = signal.SIGTERM) -> Non
 
     After SIGKILL, slurmctld 22.05.8 does not know the jobs of its last seconds and uses their ids again.
     """
-    layout = LabDirectories(lab.dir)
-    pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
-    os.kill(pid, number)
-    wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")
-    argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
+    argv = [machine.program("slurmctld"), "-D", "-f", str(LabDirectories(lab.dir).slurm_conf)]
     user = None if lab.slurm_user == "root" else lab.slurm_user
-    daemon, process = daemons.start("slurmctld", argv, layout, user=user)
+    _restart_daemon(lab, "slurmctld", lab.dir / "slurmctld" / "slurmctld.pid", argv, number, user)
+
+
+def restart_munged(lab: Lab) -> None:
+    """Restarts munged, which then has the key that is in its file now."""
+    socket_path = LabDirectories(lab.dir).munge_socket
+    pid_file = socket_path.parent / "munged.pid"
+    argv = Path(f"/proc/{pid_file.read_text().strip()}/cmdline").read_text().split("\0")[:-1]
+    _restart_daemon(lab, "munged", pid_file, argv)
+    wait_until(socket_path.is_socket, "munged listens")
+
+
+def _restart_daemon(
+    lab: Lab, name: str, pid_file: Path, argv: Sequence[str], number: int = signal.SIGTERM, user: str | None = None
+) -> None:
+    layout, pid = LabDirectories(lab.dir), int(pid_file.read_text())
+    os.kill(pid, number)
+    wait_until(lambda: daemons.started_at(pid) == 0, f"{name} ends")
+    daemon, process = daemons.start(name, argv, layout, user=user)
     process.returncode = 0  # it keeps running and ends with its lab
     state = read_state(layout)
     assert state is not None
-    others = tuple(one for one in state.daemons if one.name != "slurmctld")
+    others = tuple(one for one in state.daemons if one.name != name)
     write_state(layout, replace(state, daemons=(*others, daemon)))
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from realslurm import USERS, Lab, need_accounting, restart_controller, started
-from waiting import wait_for, wait_until
+from realslurm import USERS, Lab, need_accounting, restart_controller, restart_munged, started
+from waiting import wait_for
 
-from slurmwrap.lab import daemons
 from slurmwrap.lab.lab_directories import LabDirectories
-from slurmwrap.lab.lab_state import read_state, write_state
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 ALICE, _ = USERS
@@ -48,7 +43,7 @@ def _join(east: Lab, west: Lab) -> None:
         done = east.run(["sacctmgr", "-i", *command])
         assert done.returncode == 0 or "Nothing" in done.stdout, done.stdout + done.stderr
     there.munge_key.write_bytes(here.munge_key.read_bytes())
-    _restart_munged(west)
+    restart_munged(west)
     accounting = "\n".join(re.findall(r"(?m)^Accounting.*$", here.slurm_conf.read_text()))
     accounting = accounting.replace(str(here.munge_socket), str(there.munge_socket))
     conf = re.sub(r"(?m)^Accounting.*\n", "", there.slurm_conf.read_text())
@@ -62,21 +57,6 @@ def _join(east: Lab, west: Lab) -> None:
     assert re.search(r"(?m)^west\|[1-9]", shown), shown
     idle = wait_for(lambda: west.run(["sinfo", "-h", "-o", "%T"]).stdout.split(), lambda now: now == ["idle"], 60)
     assert idle == ["idle"]
-
-
-def _restart_munged(lab: Lab) -> None:
-    layout = LabDirectories(lab.dir)
-    pid = int((layout.munge_socket.parent / "munged.pid").read_text())
-    argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: daemons.started_at(pid) == 0, "munged ends")
-    daemon, process = daemons.start("munged", argv, layout)
-    process.returncode = 0  # it keeps running and ends with its lab
-    state = read_state(layout)
-    assert state is not None
-    others = tuple(one for one in state.daemons if one.name != "munged")
-    write_state(layout, replace(state, daemons=(*others, daemon)))
-    wait_until(layout.munge_socket.is_socket, "munged listens")
 
 
 def _state() -> str:
